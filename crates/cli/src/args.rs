@@ -1,0 +1,353 @@
+//! The command line, defined once: parsing, help and completions all come from here. Nothing is done here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Command, FromArgMatches as _, ValueEnum};
+use clap_complete::Shell;
+
+use crate::duration::{parse as duration, parse_size as size};
+
+macro_rules! verbs {
+    ($( $name:literal $variant:ident($args:ty), $about:literal, $examples:literal; )*) => {
+        /// A command that was understood.
+        #[derive(Debug)]
+        pub(crate) enum Verb { $( $variant($args), )* }
+
+        #[cfg(test)]
+        pub(crate) const NAMES: &[&str] = &[$( $name ),*];
+
+        /// The whole command line. What a verb takes is built only when that verb is used, or shown.
+        pub(crate) fn command() -> Command {
+            base().subcommands([$(
+                Command::new($name)
+                    .about($about)
+                    .after_help(concat!("Examples:\n", $examples))
+                    .defer(<$args as Args>::augment_args),
+            )*])
+        }
+
+        pub(crate) fn parse(args: &[OsString]) -> Result<Verb, clap::Error> {
+            let matches = command().try_get_matches_from(args)?;
+            match matches.subcommand() {
+                $( Some(($name, found)) => Ok(Verb::$variant(<$args>::from_arg_matches(found)?)), )*
+                _ => Err(command().error(clap::error::ErrorKind::MissingSubcommand, "a command is missing")),
+            }
+        }
+    };
+}
+
+verbs! {
+    "run" Run(RunArgs), "Run a command as a task: here in the foreground, or detached with -d",
+    "  belay run -- cargo test                   here, with its output and its exit code
+  belay run -d --name web -- npm run dev    in the background; prints the id
+  belay run -d -c 'make && make check'      a line for the shell
+  belay run --timeout 10m -- ./long-job     stopped after ten minutes; exit code 124";
+    "ps" Ps(PsArgs), "List the tasks that run",
+    "  belay ps            what runs now
+  belay ps -a         ended tasks too
+  belay ps --json     one object a line, for scripts";
+    "inspect" Inspect(InspectArgs), "Show everything about one task",
+    "  belay inspect sh-4f
+  belay inspect sh-4f --json";
+    "logs" Logs(LogsArgs), "Show what a task wrote",
+    "  belay logs sh-4f                      all of it
+  belay logs sh-4f -f --tail 20         the last lines, and what comes
+  belay logs sh-4f --grep 'error|warn' --context 2
+  belay logs sh-4f --stream stderr --raw > errors.bin";
+    "wait" Wait(WaitArgs), "Wait until tasks have ended",
+    "  belay wait sh-4f                ends with the task's own exit code
+  belay wait sh-4f sh-9a          0 if all of them completed
+  belay wait sh-4f --timeout 30s  1 if it still runs then";
+    "stop" Stop(StopArgs), "Stop tasks, the whole process tree, and say that they are gone",
+    "  belay stop sh-4f                          SIGTERM, and SIGKILL after the grace
+  belay stop sh-4f sh-9a --grace 2s
+  belay stop sh-4f --kill --reason 'runs away'";
+    "send" Send(SendArgs), "Write to the standard input of a task that has one",
+    "  belay send sh-4f yes              the word and a line end
+  belay send sh-4f - < answers      our standard input
+  belay send sh-4f --eof            close it";
+    "rm" Rm(RmArgs), "Forget ended tasks and their output",
+    "  belay rm sh-4f sh-9a";
+    "gc" Gc(GcArgs), "Remove what the rules of retention no longer keep",
+    "  belay gc --dry-run     what would go
+  belay gc --all         every ended task";
+    "events" Events(EventsArgs), "Show what happened, in order",
+    "  belay events
+  belay events -f --after 120
+  belay events --json | jq 'select(.type == \"task.ended\")'";
+    "up" Up(UpArgs), "Start the daemon; every command does that by itself when it is needed",
+    "  belay up
+  belay up --idle-exit 30m     let it leave after half an hour with nothing to hold";
+    "down" Down(DownArgs), "End the daemon; tasks run on unless --stop-tasks is given",
+    "  belay down
+  belay down --stop-tasks --grace 5s";
+    "status" Status(StatusArgs), "Show how the daemon is",
+    "  belay status
+  belay status --json";
+    "doctor" Doctor(DoctorArgs), "Look for what is wrong, and say what to do",
+    "  belay doctor";
+    "completions" Completions(CompletionsArgs), "Print completions for a shell",
+    "  belay completions bash > ~/.local/share/bash-completion/completions/belay
+  belay completions zsh > ~/.zfunc/_belay
+  belay completions fish > ~/.config/fish/completions/belay.fish";
+}
+
+fn base() -> Command {
+    Command::new("belay")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Owns every process a coding agent starts: lists them, reads them, stops them, and can say that they are gone")
+        .after_help(
+            "A task is named by its id or by an unambiguous beginning of it.\n\
+             Exit codes: 0 done; 1 the answer is no; 2 usage; 3 a stop failed; 4 no daemon.\n\
+             BELAY_HOME (state) and BELAY_RUNTIME_DIR (sockets) move everything.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(false)
+        .max_term_width(100)
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Do not wait: print the id and leave the task running
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// A line for the shell, instead of a command
+    #[arg(short = 'c', value_name = "LINE", conflicts_with = "command")]
+    pub(crate) line: Option<OsString>,
+    /// The shell for -c; else bash where there is one, else sh
+    #[arg(long, value_name = "SHELL", requires = "line")]
+    pub(crate) shell: Option<OsString>,
+    /// A name to know it by
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<OsString>,
+    /// Where to run it; else here
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Set a variable in its environment
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<OsString>,
+    /// Stop it when it has run so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Stop it when it has been detached so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Stop it when it has written nothing for so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) silence: Option<Duration>,
+    /// How long it may take to end before it is killed
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Give it a standard input: ours, or with -d what `belay send` writes
+    #[arg(long)]
+    pub(crate) stdin: bool,
+    /// Two runs with the same token are one task
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// How much of its output is kept
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) output_limit: Option<u64>,
+    /// Print the task as JSON; in the foreground when it has ended, and its output is not shown
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PsArgs {
+    /// Ended tasks too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Only tasks of this session
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LogsArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Go on until the task has ended
+    #[arg(short, long, conflicts_with = "grep")]
+    pub(crate) follow: bool,
+    /// Begin at this absolute offset
+    #[arg(long, value_name = "OFFSET", conflicts_with = "tail")]
+    pub(crate) after: Option<u64>,
+    /// Begin so many lines before the end
+    #[arg(long, value_name = "LINES", conflicts_with = "grep")]
+    pub(crate) tail: Option<u64>,
+    /// Only one of the two streams
+    #[arg(long, value_name = "STREAM")]
+    pub(crate) stream: Option<Stream>,
+    /// Only lines that match this regular expression; exit code 1 if none does
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) grep: Option<String>,
+    /// Lines around each match
+    #[arg(long, value_name = "LINES", requires = "grep", default_value_t = 0, hide_default_value = true)]
+    pub(crate) context: u32,
+    /// The bytes and nothing else, also on a terminal
+    #[arg(long, conflicts_with_all = ["json", "grep"])]
+    pub(crate) raw: bool,
+    /// One chunk (or matching line) a line, with stream, offset and time
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// Wait no longer than this
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StopArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// Let it finish what it has in hand
+    #[arg(long, group = "level")]
+    pub(crate) drain: bool,
+    /// Begin with SIGINT
+    #[arg(long, group = "level")]
+    pub(crate) interrupt: bool,
+    /// SIGKILL at once
+    #[arg(long, group = "level")]
+    pub(crate) kill: bool,
+    /// How long each step may take before the next
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SendArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// What to write, with a line end after it; `-` for our standard input
+    #[arg(value_name = "TEXT", required_unless_present = "eof", allow_hyphen_values = true)]
+    pub(crate) text: Option<OsString>,
+    /// Close its standard input afterwards
+    #[arg(long)]
+    pub(crate) eof: bool,
+    /// No line end after the text
+    #[arg(short = 'n', long)]
+    pub(crate) no_newline: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RmArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GcArgs {
+    /// Every ended task, whatever the rules say
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Only say what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EventsArgs {
+    /// Go on with what comes
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only events with a higher number
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    pub(crate) after: u64,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UpArgs {
+    /// Let it leave when it has held nothing for so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) idle_exit: Option<Duration>,
+    /// Print the daemon's state as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DownArgs {
+    /// Stop every task first
+    #[arg(long)]
+    pub(crate) stop_tasks: bool,
+    /// How long each task may take to end before it is killed
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "stop_tasks")]
+    pub(crate) grace: Option<Duration>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}

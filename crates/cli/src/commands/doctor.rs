@@ -1,0 +1,160 @@
+//! `belay doctor`: what can be seen from here (places, permissions, the road to the daemon), then what the daemon
+//! finds itself.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use belay_client::{Client, ClientError, Places, check_runtime_dir};
+use belay_protocol::daemon::{DoctorParams, DoctorResult, Finding, Verdict};
+use belay_protocol::methods::DaemonDoctor;
+use belay_protocol::vars;
+
+use crate::args::DoctorArgs;
+use crate::context::{self, Context};
+use crate::error::{CliError, system_text};
+use crate::ui::style::Style;
+use crate::ui::text::one_line;
+
+pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<u8, CliError> {
+    let findings = look();
+    let sick = findings.iter().any(|finding| finding.verdict == Verdict::Problem);
+    if args.json {
+        context.out.json(&DoctorResult { findings })?;
+    } else {
+        context.out.text(&render(&findings, context.term.colour_out))?;
+    }
+    Ok(u8::from(sick))
+}
+
+fn finding(verdict: Verdict, topic: &str, message: impl Into<String>, hint: Option<String>) -> Finding {
+    Finding { verdict, topic: topic.to_owned(), message: message.into(), hint }
+}
+
+fn look() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let places = match Places::from_env(|name| std::env::var_os(name)) {
+        Ok(places) => places,
+        Err(error) => return vec![finding(Verdict::Problem, "home", error.to_string(), Some(error.hint()))],
+    };
+    findings.push(home(&places));
+    findings.push(sockets(&places));
+    if let Some(id) = std::env::var_os(vars::TASK) {
+        let text = format!("this shell runs inside the task {}; what it starts is its child", id.display());
+        findings.push(finding(Verdict::Note, "lineage", text, None));
+    }
+    if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
+        return findings;
+    }
+    findings.extend(daemon(&places));
+    findings
+}
+
+fn home(places: &Places) -> Finding {
+    let dir = places.home.display();
+    match places.home.metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            finding(Verdict::Note, "home", format!("{dir} does not exist yet; the daemon makes it"), None)
+        }
+        Err(error) => finding(Verdict::Problem, "home", format!("{dir}: {}", system_text(&error)), None),
+        Ok(meta) if !meta.is_dir() => {
+            let hint = "remove it, or set BELAY_HOME to another place".to_owned();
+            finding(Verdict::Problem, "home", format!("{dir} is not a directory"), Some(hint))
+        }
+        Ok(meta) if meta.uid() != rustix::process::getuid().as_raw() => {
+            let text = format!("{dir} belongs to another user (uid {})", meta.uid());
+            let hint = "set BELAY_HOME to a directory of yours".to_owned();
+            finding(Verdict::Problem, "home", text, Some(hint))
+        }
+        Ok(meta) if meta.mode() & 0o077 != 0 => {
+            let text = format!("{dir} can be read by others (mode {:04o})", meta.mode() & 0o7777);
+            finding(Verdict::Warning, "home", text, Some(format!("chmod 700 {dir}")))
+        }
+        Ok(_) => finding(Verdict::Ok, "home", dir.to_string(), None),
+    }
+}
+
+fn sockets(places: &Places) -> Finding {
+    match check_runtime_dir(&places.runtime_dir) {
+        Ok(()) => finding(Verdict::Ok, "socket", places.socket().display().to_string(), None),
+        Err(error) if error.is_absent() => {
+            let text = format!("{} does not exist yet; the daemon makes it", places.runtime_dir.display());
+            finding(Verdict::Note, "socket", text, None)
+        }
+        Err(error) => finding(Verdict::Problem, "socket", error.to_string(), error.hint()),
+    }
+}
+
+fn daemon(places: &Places) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut client = match Client::connect(places) {
+        Ok(client) => client,
+        Err(error) if error.is_absent() => match Client::connect_or_start(places, &context::exe()) {
+            Ok(client) => {
+                findings.push(finding(
+                    Verdict::Note,
+                    "daemon",
+                    "none was running; it has been started",
+                    None,
+                ));
+                client
+            }
+            Err(error) => return vec![trouble(error)],
+        },
+        Err(error) => return vec![trouble(error)],
+    };
+    if let Some(hello) = client.hello() {
+        let ours = env!("CARGO_PKG_VERSION");
+        if hello.version == ours {
+            findings.push(finding(Verdict::Ok, "daemon", format!("version {ours}, pid {}", hello.pid), None));
+        } else {
+            let text = format!("the daemon is version {}, this belay is {ours}", hello.version);
+            let hint = "`belay down`, then any command starts this version; tasks run on".to_owned();
+            findings.push(finding(Verdict::Warning, "daemon", text, Some(hint)));
+        }
+        if hello.home.as_os_str() != places.home {
+            let text = format!("the daemon at this socket keeps its state in {}", hello.home.to_text_lossy());
+            let hint = "give each BELAY_HOME its own BELAY_RUNTIME_DIR, or none".to_owned();
+            findings.push(finding(Verdict::Warning, "home", text, Some(hint)));
+        }
+    }
+    match client.call::<DaemonDoctor>(&DoctorParams {}) {
+        Ok(result) => findings.extend(result.findings),
+        Err(error) => findings.push(trouble(error)),
+    }
+    findings
+}
+
+fn trouble(error: ClientError) -> Finding {
+    let hint = match &error {
+        // The hint would be to run what is running.
+        ClientError::StartFailed { .. } => None,
+        other => other.hint(),
+    };
+    let shown = CliError::from(error).render(false);
+    let message = shown.lines().next().unwrap_or("").trim_start_matches("error: ").to_owned();
+    finding(Verdict::Problem, "daemon", message, hint)
+}
+
+pub(crate) fn render(findings: &[Finding], colour: bool) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let (mark, style) = match finding.verdict {
+            Verdict::Ok => ("ok", Style::Good),
+            Verdict::Note => ("note", Style::Dim),
+            Verdict::Warning => ("warning", Style::Busy),
+            Verdict::Problem => ("problem", Style::Bad),
+        };
+        let mark = style.paint(&format!("{mark:<8}"), colour);
+        let _ = writeln!(text, "{mark} {:<12} {}", one_line(&finding.topic), one_line(&finding.message));
+        if let Some(hint) = &finding.hint {
+            let word = Style::Hint.paint("hint:", colour);
+            let _ = writeln!(text, "{:22}{word} {}", "", one_line(hint));
+        }
+    }
+    let count = |wanted| findings.iter().filter(|finding| finding.verdict == wanted).count();
+    let _ = match (count(Verdict::Problem), count(Verdict::Warning)) {
+        (0, 0) => writeln!(text, "All is well."),
+        (problems, warnings) => writeln!(text, "Problems: {problems}. Warnings: {warnings}."),
+    };
+    text
+}

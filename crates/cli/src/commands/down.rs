@@ -1,0 +1,74 @@
+//! `belay down`: the daemon ends; tasks run on, or are stopped first, with a receipt for each.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use belay_client::Client;
+use belay_protocol::daemon::{StatusParams, StopDaemonResult, StopParams};
+use belay_protocol::methods::{DaemonStatus, DaemonStop};
+
+use crate::args::DownArgs;
+use crate::commands::stop;
+use crate::context::Context;
+use crate::duration::millis;
+use crate::error::CliError;
+use crate::ui::human;
+use crate::ui::text::one_line;
+
+/// How long a daemon that has answered may take to leave.
+const LEAVING: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError> {
+    let mut client = match Client::connect(&context.places()?) {
+        Ok(client) => client,
+        Err(error) if error.is_absent() => {
+            context.note("No daemon is running.");
+            return Ok(0);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if args.stop_tasks {
+        let live = client.call::<DaemonStatus>(&StatusParams {})?.tasks_live;
+        if live > 0 {
+            context.note(&format!("stopping {}…", human::count(live, "task", "tasks")));
+        }
+    }
+    let params = StopParams { stop_tasks: args.stop_tasks, grace_ms: args.grace.map(millis), reason: None };
+    let result = client.call::<DaemonStop>(&params)?;
+    // The connection ends when the daemon does. Only then is it said to have ended, and whoever types the next
+    // command meets no half-gone daemon.
+    let gone = is_gone(&mut client, Instant::now() + LEAVING);
+    if args.json {
+        context.out.json(&result)?;
+    } else {
+        context.out.text(&render(&result, gone))?;
+    }
+    Ok(result.receipts.iter().map(stop::exit_code).max().unwrap_or(0).max(u8::from(!gone)))
+}
+
+fn is_gone(client: &mut Client, deadline: Instant) -> bool {
+    loop {
+        match client.receive_by(Some(deadline)) {
+            Ok(_) => {}
+            Err(error) => return error.is_disconnect(),
+        }
+    }
+}
+
+pub(crate) fn render(result: &StopDaemonResult, gone: bool) -> String {
+    let mut text = String::new();
+    for receipt in &result.receipts {
+        text.push_str(&one_line(&stop::line(receipt)));
+        text.push('\n');
+    }
+    text.push_str(if gone {
+        "The daemon has ended.\n"
+    } else {
+        "The daemon was told to end and is still there; `belay status` tells more.\n"
+    });
+    if result.left_running > 0 {
+        let tasks = human::count(result.left_running, "task runs", "tasks run");
+        let _ = writeln!(text, "{tasks} on; the next daemon adopts them.");
+    }
+    text
+}

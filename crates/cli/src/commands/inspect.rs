@@ -1,0 +1,192 @@
+//! `belay inspect`: everything about one task, as a block that can be read from top to bottom.
+
+use std::fmt::Write as _;
+
+use belay_protocol::Timestamp;
+use belay_protocol::methods::TaskGet;
+use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, TaskInfo};
+
+use crate::args::InspectArgs;
+use crate::context::{self, Context};
+use crate::error::CliError;
+use crate::outcome;
+use crate::ui::human;
+use crate::ui::style::Style;
+use crate::ui::table::{Cell, Column, Table};
+use crate::ui::text::one_line;
+
+/// How many gaps are listed before the rest is only counted.
+const GAPS_SHOWN: usize = 8;
+
+pub(crate) fn run(args: &InspectArgs, context: &mut Context) -> Result<u8, CliError> {
+    let task = context.connect()?.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
+    if args.json {
+        context.out.json(&task)?;
+    } else {
+        let text = render(&task, context::now(), context.term.width, context.term.colour_out);
+        context.out.text(&text)?;
+    }
+    Ok(0)
+}
+
+/// The block, line by line; every value is made harmless on its way in.
+struct Block {
+    text: String,
+    colour: bool,
+}
+
+impl Block {
+    fn line(&mut self, name: &str, value: &str) {
+        self.styled(name, value, Style::Plain);
+    }
+
+    fn styled(&mut self, name: &str, value: &str, style: Style) {
+        let name = Style::Bold.paint(&format!("{name:<11}"), self.colour);
+        let value = style.paint(&one_line(value), self.colour);
+        let _ = writeln!(self.text, "{name}{value}");
+    }
+
+    fn option(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.line(name, value);
+        }
+    }
+}
+
+pub(crate) fn render(task: &TaskInfo, now: Timestamp, width: Option<usize>, colour: bool) -> String {
+    let mut block = Block { text: String::new(), colour };
+    identity(&mut block, task);
+    life(&mut block, task, now);
+    output(&mut block, task);
+    clocks(&mut block, task);
+    if let Some(outcome) = &task.outcome {
+        end(&mut block, task, outcome);
+    }
+    let Some(processes) = task.processes.as_ref().filter(|all| !all.is_empty()) else { return block.text };
+    block.text.push('\n');
+    block.text.push_str(&process_table(processes, width, colour));
+    block.text
+}
+
+fn identity(block: &mut Block, task: &TaskInfo) {
+    block.line("Task", &task.id);
+    block.option("Name", task.name.as_deref());
+    block.line("Command", &task.command);
+    block.line("Directory", &task.cwd.to_text_lossy());
+    block.line("Session", &task.session);
+    block.option("Parent", task.parent.as_deref());
+    block.option("Lane", task.lane.as_deref());
+}
+
+fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
+    let state = if task.status.is_ended() {
+        outcome::sentence(task)
+    } else {
+        let how = if task.detached { "detached" } else { "in the foreground" };
+        format!("{}, {how}", outcome::status_name(task.status))
+    };
+    block.styled("Status", &state, outcome::status_style(task.status));
+    if task.health == Health::Stalled {
+        block.styled("Health", "stalled", Style::Busy);
+    }
+    if let Some(stopping) = &task.stopping {
+        let why = stopping.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let left = task.clocks.grace.and_then(|grace| grace.remaining_ms);
+        let next = left.map(|ms| format!("; the next level in {}", human::duration(ms))).unwrap_or_default();
+        let level = outcome::level_name(stopping.level);
+        block.styled("Stopping", &format!("{level}, by {}{why}{next}", stopping.actor), Style::Busy);
+    }
+    let started = task.started_at;
+    block.line("Started", &format!("{started} ({})", human::ago(started, now)));
+    if let Some(ended) = task.ended_at {
+        let ran = human::took(human::between(started, ended));
+        block.line("Ended", &format!("{ended} ({}, after {ran})", human::ago(ended, now)));
+    }
+    if let Some(leader) = &task.leader {
+        let state = match (leader.exit_code, leader.signal) {
+            (_, Some(signal)) => format!(", died of {}", human::signal(signal)),
+            (Some(code), None) => format!(", left with exit {code}"),
+            (None, None) => String::new(),
+        };
+        let goes_on = if state.is_empty() || task.status.is_ended() { "" } else { "; its tree lives on" };
+        block.line("Leader", &format!("pid {}{state}{goes_on}", leader.pid));
+    }
+    if let Some(held) = &task.held_by {
+        let cgroup = held.cgroup.as_ref().map(|path| format!(", cgroup {}", path.to_text_lossy()));
+        block.line("Held by", &format!("shim {}{}", held.shim_pid, cgroup.unwrap_or_default()));
+    }
+}
+
+fn output(block: &mut Block, task: &TaskInfo) {
+    let sums = &task.output;
+    let place = if sums.on_disk { "on disk" } else { "in memory" };
+    let first = if sums.first > 0 { format!(", readable from {}", sums.first) } else { String::new() };
+    block.line("Output", &format!("{} ({} bytes), {place}{first}", human::size(sums.bytes), sums.bytes));
+    for [from, to] in sums.gaps.iter().take(GAPS_SHOWN) {
+        block.styled(
+            "  gap",
+            &format!("{from}–{to}: {} bytes not kept", to.saturating_sub(*from)),
+            Style::Busy,
+        );
+    }
+    if sums.gaps.len() > GAPS_SHOWN {
+        block.line("  gap", &format!("and {} more", sums.gaps.len() - GAPS_SHOWN));
+    }
+}
+
+fn clocks(block: &mut Block, task: &TaskInfo) {
+    let all = &task.clocks;
+    let named =
+        [("Time limit", all.timeout), ("To live", all.ttl), ("Silence", all.silence), ("Grace", all.grace)];
+    for (name, clock) in named {
+        if let Some(clock) = clock {
+            block.line(name, &clock_text(clock));
+        }
+    }
+}
+
+fn clock_text(clock: ClockInfo) -> String {
+    let limit = human::duration(clock.limit_ms);
+    match clock.remaining_ms {
+        Some(left) => format!("{limit}, {} left", human::duration(left)),
+        None => format!("{limit}, not running"),
+    }
+}
+
+fn end(block: &mut Block, task: &TaskInfo, outcome: &OutcomeInfo) {
+    if let Some(receipt) = &outcome.receipt {
+        let by = format!("{} by {}: ", outcome::level_name(receipt.level), receipt.actor);
+        block.line("Receipt", &format!("{by}{}", outcome::receipt(receipt)));
+    }
+    let told = outcome.receipt.as_ref().is_some_and(|receipt| !receipt.survivors.is_empty());
+    if !outcome.survivors.is_empty() && !told {
+        block.styled("Survivors", &outcome::survivors(&outcome.survivors), Style::Bad);
+    }
+    if let Some(fault) = &outcome.capture {
+        let text = format!("{} ({} bytes lost)", fault.message, fault.lost_bytes);
+        block.styled("Capture", &text, Style::Bad);
+    }
+    block.line("Exit code", &format!("{} from `belay wait {}`", outcome::exit_code(task), task.id));
+}
+
+fn process_table(processes: &[ProcessInfo], width: Option<usize>, colour: bool) -> String {
+    let mut table = Table::new(vec![
+        Column::new("PID").right(),
+        Column::new("PARENT").right(),
+        Column::new("STATE"),
+        Column::new("MEMORY").right(),
+        Column::new("CPU").right(),
+        Column::new("COMMAND").flexible(10),
+    ]);
+    for process in processes {
+        table.row(vec![
+            Cell::new(&process.pid.to_string()),
+            Cell::new(&process.ppid.to_string()),
+            Cell::new(&process.state),
+            Cell::new(&human::size(process.rss_bytes)),
+            Cell::new(&human::took(process.cpu_ms)),
+            Cell::new(&process.command),
+        ]);
+    }
+    table.render(width, colour)
+}

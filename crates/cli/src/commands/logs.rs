@@ -1,0 +1,212 @@
+//! `belay logs`: what a task wrote, read by absolute offset, followed, or searched.
+
+use std::time::Duration;
+
+use belay_client::Client;
+use belay_protocol::methods::{OutputFollow, OutputRead, OutputSearch, notify};
+use belay_protocol::output::{
+    ChunkNotification, FollowParams, From as Begin, Line, ReadParams, SearchParams, StreamName,
+};
+
+use crate::args::{LogsArgs, Stream};
+use crate::context::Context;
+use crate::cursor::{Cursor, Piece, gap_text};
+use crate::error::{CliError, Kind};
+use crate::ui::filter::Filter;
+
+/// How often a daemon may go away without having sent anything before we give up.
+const MAX_FRUITLESS: u32 = 5;
+
+pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<u8, CliError> {
+    if let Some(pattern) = &args.grep {
+        return grep(args, pattern, context);
+    }
+    let mut show = Show::new(args, context);
+    if args.follow {
+        follow(args, &mut show, context)?;
+    } else {
+        read(args, &mut show, context)?;
+    }
+    show.finish(context)?;
+    Ok(0)
+}
+
+/// How pieces of output are shown.
+struct Show {
+    json: bool,
+    /// One filter for each stream where a terminal must be kept safe: what is cut in two is cut within a stream.
+    filters: Option<[Filter; 2]>,
+}
+
+impl Show {
+    fn new(args: &LogsArgs, context: &Context) -> Self {
+        let safe = context.term.stdout && !args.raw && !args.json;
+        Self { json: args.json, filters: safe.then(<[Filter; 2]>::default) }
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>, context: &mut Context) -> Result<(), CliError> {
+        for piece in pieces {
+            match (piece, &mut self.filters) {
+                (Piece::Gap(from, to), _) => {
+                    context.out.flush()?;
+                    context.note(&gap_text(from, to));
+                }
+                (Piece::Chunk(chunk), _) if self.json => context.out.json(&chunk)?,
+                (Piece::Chunk(chunk), None) => context.out.bytes(&chunk.data.0)?,
+                (Piece::Chunk(chunk), Some(filters)) => {
+                    let filter = &mut filters[usize::from(chunk.stream == StreamName::Stderr)];
+                    context.out.bytes(&filter.feed(&chunk.data.0))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, context: &mut Context) -> Result<(), CliError> {
+        for mut filter in self.filters.into_iter().flatten() {
+            context.out.bytes(&filter.finish())?;
+        }
+        Ok(())
+    }
+}
+
+fn begin(args: &LogsArgs) -> Begin {
+    args.tail.map_or_else(|| Begin::Offset(args.after.unwrap_or(0)), Begin::TailLines)
+}
+
+fn stream(args: &LogsArgs) -> Option<StreamName> {
+    args.stream.map(|stream| match stream {
+        Stream::Stdout => StreamName::Stdout,
+        Stream::Stderr => StreamName::Stderr,
+    })
+}
+
+fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), CliError> {
+    let mut client = context.connect()?;
+    let mut cursor = Cursor::at(args.after.unwrap_or(0));
+    let mut params = ReadParams {
+        id: args.id.clone(),
+        from: begin(args),
+        max_bytes: None,
+        stream: stream(args),
+        text: args.json,
+    };
+    let mut end = None;
+    loop {
+        let page = client.call::<OutputRead>(&params)?;
+        show.pieces(cursor.take(page.chunks, &page.gaps, page.next), context)?;
+        // What was there when we began; a noisy task would never let us end otherwise.
+        let end = *end.get_or_insert(page.bytes);
+        let stuck = params.from == Begin::Offset(page.next);
+        if page.eof || page.next >= end || stuck {
+            return Ok(());
+        }
+        params.from = Begin::Offset(page.next);
+    }
+}
+
+fn follow(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), CliError> {
+    let mut cursor = None;
+    let mut fruitless = 0;
+    loop {
+        let before = cursor;
+        let mut client = context.connect()?;
+        match follow_once(&mut client, args, &mut cursor, show, context) {
+            Err(error) if error.kind == Kind::Disconnected => {
+                fruitless = if cursor == before { fruitless + 1 } else { 0 };
+                if fruitless > MAX_FRUITLESS {
+                    return Err(error);
+                }
+                std::thread::sleep(Duration::from_millis(20) * fruitless);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Until the task's last byte, or until the connection breaks: then `cursor` says where to go on.
+fn follow_once(
+    client: &mut Client,
+    args: &LogsArgs,
+    cursor: &mut Option<Cursor>,
+    show: &mut Show,
+    context: &mut Context,
+) -> Result<(), CliError> {
+    let from = cursor.map_or_else(|| begin(args), |cursor| Begin::Offset(cursor.next));
+    let params = FollowParams { id: args.id.clone(), from, stream: stream(args) };
+    let begun = client.call::<OutputFollow>(&params)?;
+    let cursor = cursor.get_or_insert(Cursor::at(begun.from));
+    loop {
+        let said = client.next_notification(None)?;
+        match said.method.as_str() {
+            notify::OUTPUT_CHUNK => {
+                let new: ChunkNotification = serde_json::from_str(said.params.get()).map_err(|error| {
+                    CliError::new(Kind::Unreachable, format!("unreadable output: {error}"))
+                })?;
+                show.pieces(cursor.take(new.chunks, &new.gaps, new.next), context)?;
+            }
+            notify::OUTPUT_END => return Ok(()),
+            _ => {}
+        }
+        if !client.has_buffered() {
+            context.out.flush()?;
+        }
+    }
+}
+
+fn grep(args: &LogsArgs, pattern: &str, context: &mut Context) -> Result<u8, CliError> {
+    let mut client = context.connect()?;
+    let mut params = SearchParams {
+        id: args.id.clone(),
+        pattern: pattern.to_owned(),
+        after: args.after.unwrap_or(0),
+        stream: stream(args),
+        context: args.context,
+        max_matches: None,
+    };
+    let mut groups = Groups { with_context: args.context > 0, end: None };
+    let mut matched = false;
+    loop {
+        let page = client.call::<OutputSearch>(&params)?;
+        for line in &page.lines {
+            matched |= line.matched;
+            if args.json {
+                context.out.json(line)?;
+            } else {
+                let text = groups.text(line, context.term.stdout);
+                context.out.bytes(&text)?;
+            }
+        }
+        if page.complete || page.next <= params.after {
+            return Ok(u8::from(!matched));
+        }
+        params.after = page.next;
+    }
+}
+
+/// Lines of context as `grep` shows them: `--` where something is left out.
+pub(crate) struct Groups {
+    pub(crate) with_context: bool,
+    pub(crate) end: Option<u64>,
+}
+
+impl Groups {
+    pub(crate) fn text(&mut self, line: &Line, safe: bool) -> Vec<u8> {
+        let bytes = line.text.0.strip_suffix(b"\n").unwrap_or(&line.text.0);
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let before = self.end.replace(line.offset.saturating_add(length).saturating_add(1));
+        let mut text = Vec::new();
+        if self.with_context && before.is_some_and(|end| line.offset > end) {
+            text.extend_from_slice(b"--\n");
+        }
+        if safe {
+            let mut filter = Filter::default();
+            text.extend(filter.feed(bytes));
+            text.extend(filter.finish());
+        } else {
+            text.extend_from_slice(bytes);
+        }
+        text.push(b'\n');
+        text
+    }
+}

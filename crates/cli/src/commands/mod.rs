@@ -1,0 +1,17 @@
+//! One file for each verb. Each asks the daemon, and hands what came back to a pure function that renders it.
+
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod down;
+pub(crate) mod events;
+pub(crate) mod gc;
+pub(crate) mod inspect;
+pub(crate) mod logs;
+pub(crate) mod ps;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod send;
+pub(crate) mod status;
+pub(crate) mod stop;
+pub(crate) mod up;
+pub(crate) mod wait;

@@ -1,0 +1,113 @@
+//! `belay ps`: the tasks that run, or all that are known.
+
+use belay_protocol::Timestamp;
+use belay_protocol::methods::TaskList;
+use belay_protocol::task::{Health, ListParams, TaskInfo};
+
+use crate::args::PsArgs;
+use crate::context::{self, Context};
+use crate::error::CliError;
+use crate::outcome;
+use crate::ui::human;
+use crate::ui::style::Style;
+use crate::ui::table::{Cell, Column, Table};
+
+pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> {
+    let mut client = context.connect()?;
+    let mut params = ListParams { all: args.all, session: args.session.clone(), cursor: None, limit: None };
+    let mut tasks = Vec::new();
+    loop {
+        let page = client.call::<TaskList>(&params)?;
+        if args.json {
+            for task in &page.tasks {
+                context.out.json(task)?;
+            }
+        } else {
+            tasks.extend(page.tasks);
+        }
+        params.cursor = page.next_cursor;
+        if params.cursor.is_none() {
+            break;
+        }
+    }
+    if args.json {
+        return Ok(0);
+    }
+    if tasks.is_empty() {
+        context.note(empty(args.all));
+        context.hint(if args.all {
+            "start one: belay run -d -- COMMAND"
+        } else {
+            "ended tasks: belay ps -a"
+        });
+        return Ok(0);
+    }
+    let (width, colour) = (context.term.width, context.term.colour_out);
+    context.out.text(&render(&tasks, args.all, context::now(), width, colour))?;
+    Ok(0)
+}
+
+const fn empty(all: bool) -> &'static str {
+    if all { "There are no tasks." } else { "No tasks are running." }
+}
+
+pub(crate) fn render(
+    tasks: &[TaskInfo],
+    all: bool,
+    now: Timestamp,
+    width: Option<usize>,
+    colour: bool,
+) -> String {
+    let named = tasks.iter().any(|task| task.name.is_some());
+    let mut columns = vec![Column::new("ID")];
+    if named {
+        columns.push(Column::new("NAME").flexible(8));
+    }
+    let age = Column::new(if all { "AGE/ENDED" } else { "AGE" });
+    columns.extend([
+        Column::new("STATUS"),
+        age,
+        Column::new("PID").right(),
+        Column::new("COMMAND").flexible(10),
+    ]);
+    let mut table = Table::new(columns);
+    for task in tasks {
+        let mut row = vec![Cell::new(&task.id)];
+        if named {
+            row.push(Cell::new(task.name.as_deref().unwrap_or("-")));
+        }
+        row.extend([
+            Cell::new(&status(task)).style(style(task)),
+            Cell::new(&age_text(task, now)),
+            Cell::new(&task.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())),
+            Cell::new(&task.command),
+        ]);
+        table.row(row);
+    }
+    table.render(width, colour)
+}
+
+fn status(task: &TaskInfo) -> String {
+    let leader_left = task.leader.as_ref().is_some_and(|leader| leader.exit_code.or(leader.signal).is_some());
+    if task.health == Health::Stalled {
+        format!("{} (stalled)", outcome::short(task))
+    } else if leader_left && !task.status.is_ended() {
+        format!("{} (leader left)", outcome::short(task))
+    } else {
+        outcome::short(task)
+    }
+}
+
+const fn style(task: &TaskInfo) -> Style {
+    match task.health {
+        Health::Stalled => Style::Busy,
+        Health::Ok => outcome::status_style(task.status),
+    }
+}
+
+fn age_text(task: &TaskInfo, now: Timestamp) -> String {
+    match task.ended_at {
+        Some(ended) => human::ago(ended, now),
+        None => human::duration(human::between(task.started_at, now)),
+    }
+}

@@ -1,0 +1,153 @@
+//! `belay run`: reads what was asked for, and starts it detached or in the foreground.
+
+mod feed;
+mod foreground;
+mod signals;
+mod sink;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use belay_protocol::Bytes;
+use belay_protocol::methods::TaskStart;
+use belay_protocol::task::{AnswerWhen, Command, StartParams, TaskInfo};
+
+use crate::args::RunArgs;
+use crate::caller::{self, ProcStatus};
+use crate::context::Context;
+use crate::duration::millis;
+use crate::error::{CliError, Kind};
+use crate::outcome;
+use foreground::Foreground;
+#[cfg(test)]
+pub(crate) use foreground::explanation;
+
+/// How often a start is tried again when the daemon goes away before it answers. The token makes it one task.
+const MAX_TRIES: u32 = 5;
+
+pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> {
+    let (detach, json) = (args.detach, args.json);
+    let status = ProcStatus::read();
+    let params = start_params(args, status)?;
+    if detach { detached(&params, json, context) } else { Foreground::run(context, params, json, status) }
+}
+
+fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
+    let task = start(params, context)?;
+    let failed = task.outcome.as_ref().is_some_and(|outcome| outcome.kind == "spawn");
+    if json {
+        context.out.json(&task)?;
+    } else {
+        context.out.line(&task.id)?;
+    }
+    context.out.flush()?;
+    if failed {
+        return Err(CliError::no(format!("{} {}", task.id, outcome::sentence(&task))));
+    }
+    if !json {
+        context.hint(&format!("belay logs -f {0} to follow it, belay stop {0} to end it", task.id));
+    }
+    Ok(0)
+}
+
+fn start(params: &StartParams, context: &Context) -> Result<TaskInfo, CliError> {
+    let mut tries = 1;
+    loop {
+        let result = context.connect().and_then(|mut client| Ok(client.call::<TaskStart>(params)?));
+        match result {
+            Err(error) if error.kind == Kind::Disconnected && tries < MAX_TRIES => tries += 1,
+            other => return other,
+        }
+    }
+}
+
+/// Everything the daemon is told. What is wrong is found here, before any daemon is asked.
+fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliError> {
+    let command = command(args.line, args.shell, args.command)?;
+    let name = args.name.map(name).transpose()?;
+    let set_env = set_env(args.env)?;
+    let token = args.token.map_or_else(random_token, |token| match token.as_str() {
+        "" => Err(CliError::usage("--token is empty").hint("leave it out, or give any text")),
+        _ => Ok(token),
+    })?;
+    let parent = caller::parent();
+    Ok(StartParams {
+        command,
+        cwd: caller::directory(args.cwd.as_deref())?.into_os_string().into(),
+        env: caller::environment(),
+        set_env,
+        name,
+        umask: status.umask,
+        rlimits: caller::limits(),
+        stdin: args.stdin,
+        detached: args.detach,
+        timeout_ms: args.timeout.map(millis),
+        ttl_ms: args.ttl.map(millis),
+        silence_ms: args.silence.map(millis),
+        grace_ms: args.grace.map(millis),
+        output_limit_bytes: args.output_limit,
+        token: Some(token),
+        parent: parent.id,
+        parent_token: parent.token,
+        answer: if args.detach { AnswerWhen::Started } else { AnswerWhen::Ended },
+        follow: !args.detach && !args.json,
+    })
+}
+
+fn command(
+    line: Option<OsString>,
+    shell: Option<OsString>,
+    argv: Vec<OsString>,
+) -> Result<Command, CliError> {
+    let found = match (line, argv) {
+        (Some(line), _) if line.as_bytes().trim_ascii().is_empty() => {
+            return Err(CliError::usage("the line given with -c is empty"));
+        }
+        (Some(line), _) => Command::Line { line: line.into(), shell: shell.map(Bytes::from) },
+        (None, argv) if argv.is_empty() => {
+            return Err(CliError::usage("there is no command to run")
+                .hint("belay run -- COMMAND ARG…, or belay run -c 'a line for the shell'"));
+        }
+        (None, argv) if argv[0].is_empty() => return Err(CliError::usage("the command is an empty word")),
+        (None, argv) => Command::Argv(argv.into_iter().map(Bytes::from).collect()),
+    };
+    Ok(found)
+}
+
+fn name(name: OsString) -> Result<String, CliError> {
+    let text = name.into_string().map_err(|_| CliError::usage("--name is not UTF-8 text"))?;
+    if text.trim().is_empty() {
+        return Err(CliError::usage("--name is empty").hint("leave it out, or give it a word"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(CliError::usage("--name has control characters in it").hint("use plain words"));
+    }
+    Ok(text)
+}
+
+fn set_env(entries: Vec<OsString>) -> Result<BTreeMap<String, Bytes>, CliError> {
+    let mut set = BTreeMap::new();
+    for entry in entries {
+        let shown = entry.to_string_lossy().into_owned();
+        let bytes = entry.into_vec();
+        let wrong =
+            |what: &str| CliError::usage(format!("--env {shown:?} {what}")).hint("write --env NAME=value");
+        let at = bytes.iter().position(|byte| *byte == b'=').ok_or_else(|| wrong("has no ="))?;
+        let name =
+            String::from_utf8(bytes[..at].to_vec()).map_err(|_| wrong("has a name that is not UTF-8"))?;
+        if name.is_empty() {
+            return Err(wrong("has no name before the ="));
+        }
+        set.insert(name, Bytes(bytes[at + 1..].to_vec()));
+    }
+    Ok(set)
+}
+
+/// A token of our own, so that a start can be asked for again when a daemon dies before it answers.
+fn random_token() -> Result<String, CliError> {
+    let mut bytes = [0_u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| CliError::io("get random bytes", &errno.into()))?;
+    Ok(format!("run-{:032x}", u128::from_le_bytes(bytes)))
+}

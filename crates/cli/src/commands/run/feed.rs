@@ -1,0 +1,202 @@
+//! Our standard input on its way to a task: one write at a time, and a pause while the task does not read. It does
+//! no I/O itself: whoever polls hands in the bytes and the answers.
+
+use std::time::{Duration, Instant};
+
+use belay_protocol::task::WriteResult;
+use belay_protocol::{Bytes, ErrorKind, RpcError};
+
+/// How much the task may leave unread before we pause.
+const PENDING_LIMIT: u64 = 1024 * 1024;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How much is read and sent at once.
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// Read, and not taken by the daemon yet.
+    held: Vec<u8>,
+    /// Our own input has ended.
+    ended: bool,
+    stage: Stage,
+    pause: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Ready,
+    /// The request with this id is on its way.
+    Sent(i64),
+    /// Nothing is sent before this moment.
+    Paused(Instant),
+    /// Closed, or the task takes no more.
+    Done,
+}
+
+/// What to send next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Portion {
+    pub(super) data: Bytes,
+    pub(super) close: bool,
+}
+
+impl Feed {
+    pub(super) const fn new() -> Self {
+        Self { held: Vec::new(), ended: false, stage: Stage::Ready, pause: SHORTEST_PAUSE }
+    }
+
+    /// Whether our standard input is to be read now.
+    pub(super) const fn wants_input(&self) -> bool {
+        matches!(self.stage, Stage::Ready) && self.held.is_empty() && !self.ended
+    }
+
+    /// What was read; nothing means the end.
+    pub(super) fn input(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+        self.ended |= bytes.is_empty();
+    }
+
+    /// When there will be something to do again.
+    pub(super) const fn wake_at(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Paused(until) => Some(until),
+            _ => None,
+        }
+    }
+
+    pub(super) fn next(&mut self, now: Instant) -> Option<Portion> {
+        if let Stage::Paused(until) = self.stage
+            && now >= until
+        {
+            self.stage = Stage::Ready;
+        }
+        let something = !self.held.is_empty() || self.ended;
+        (self.stage == Stage::Ready && something)
+            .then(|| Portion { data: Bytes(self.held.clone()), close: self.ended && self.held.is_empty() })
+    }
+
+    pub(super) const fn sent(&mut self, id: i64) {
+        self.stage = Stage::Sent(id);
+    }
+
+    pub(super) fn is_answer(&self, id: i64) -> bool {
+        self.stage == Stage::Sent(id)
+    }
+
+    /// The answer to the last portion. An error is one that people should hear of.
+    pub(super) fn answered(
+        &mut self,
+        result: Result<WriteResult, RpcError>,
+        now: Instant,
+    ) -> Result<(), RpcError> {
+        match result {
+            Ok(written) => {
+                let taken =
+                    usize::try_from(written.accepted_bytes).unwrap_or(usize::MAX).min(self.held.len());
+                let closing = self.held.is_empty();
+                self.held.drain(..taken);
+                if closing {
+                    self.stage = Stage::Done;
+                } else if written.pending_bytes > PENDING_LIMIT || taken == 0 {
+                    self.rest(now);
+                } else {
+                    self.pause = SHORTEST_PAUSE;
+                    self.stage = Stage::Ready;
+                }
+                Ok(())
+            }
+            Err(error) => match error.data.kind {
+                ErrorKind::Busy => {
+                    self.rest(now);
+                    Ok(())
+                }
+                // The task has ended or closed its end: what a pipe would say with SIGPIPE.
+                ErrorKind::WrongState | ErrorKind::NotFound => {
+                    self.stage = Stage::Done;
+                    Ok(())
+                }
+                _ => {
+                    self.stage = Stage::Done;
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// The connection broke. A portion that was on its way may have arrived or not, and sending it again could
+    /// write it twice: nothing more is sent but the close. Says how many bytes are in doubt.
+    pub(super) fn disconnected(&mut self) -> usize {
+        let Stage::Sent(_) = self.stage else { return 0 };
+        let doubtful = self.held.len();
+        self.held.clear();
+        self.ended = true;
+        self.stage = Stage::Ready;
+        doubtful
+    }
+
+    fn rest(&mut self, now: Instant) {
+        self.stage = Stage::Paused(now + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(accepted_bytes: u64, pending_bytes: u64) -> WriteResult {
+        WriteResult { id: "sh-1".into(), accepted_bytes, pending_bytes }
+    }
+
+    #[test]
+    fn bytes_go_out_one_portion_at_a_time_and_then_the_close() {
+        let now = Instant::now();
+        let mut feed = Feed::new();
+        assert!(feed.wants_input());
+        assert_eq!(feed.next(now), None);
+        feed.input(b"hello");
+        assert_eq!(feed.next(now), Some(Portion { data: "hello".into(), close: false }));
+        feed.sent(7);
+        assert!(feed.is_answer(7) && !feed.is_answer(8));
+        assert_eq!(feed.next(now), None);
+        feed.answered(Ok(written(3, 0)), now).unwrap();
+        assert_eq!(feed.next(now), Some(Portion { data: "lo".into(), close: false }));
+        feed.sent(8);
+        feed.answered(Ok(written(2, 0)), now).unwrap();
+        feed.input(b"");
+        assert_eq!(feed.next(now), Some(Portion { data: "".into(), close: true }));
+        feed.sent(9);
+        feed.answered(Ok(written(0, 0)), now).unwrap();
+        assert!(!feed.wants_input());
+        assert_eq!(feed.next(now), None);
+    }
+
+    #[test]
+    fn a_task_that_does_not_read_is_waited_for() {
+        let now = Instant::now();
+        let mut feed = Feed::new();
+        feed.input(b"x");
+        feed.sent(1);
+        feed.answered(Err(RpcError::new(ErrorKind::Busy, "full")), now).unwrap();
+        assert_eq!(feed.next(now), None);
+        assert_eq!(feed.wake_at(), Some(now + SHORTEST_PAUSE));
+        assert!(feed.next(now + SHORTEST_PAUSE).is_some());
+        feed.sent(2);
+        feed.answered(Ok(written(1, PENDING_LIMIT + 1)), now).unwrap();
+        assert_eq!(feed.wake_at(), Some(now + SHORTEST_PAUSE * 2));
+        assert!(!feed.wants_input());
+    }
+
+    #[test]
+    fn what_may_have_arrived_is_not_sent_again() {
+        let now = Instant::now();
+        let mut feed = Feed::new();
+        assert_eq!(feed.disconnected(), 0);
+        feed.input(b"abc");
+        feed.sent(1);
+        assert_eq!(feed.disconnected(), 3);
+        assert_eq!(feed.next(now), Some(Portion { data: "".into(), close: true }));
+    }
+}

@@ -1,0 +1,80 @@
+//! Signals to a foreground `belay run`, as bytes on sockets that a poll can wait for.
+
+use std::io::{self, Read as _};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::caller::ProcStatus;
+
+/// How often each has come since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) interrupts: usize,
+    pub(super) terminates: usize,
+    pub(super) hangups: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Signals {
+    /// The reading ends, for SIGINT, SIGTERM and SIGHUP. One that we are told to ignore stays silent.
+    sources: [UnixStream; 3],
+    /// Keeps the other end of the silent ones open, so that a poll sees no end.
+    _silent: Vec<UnixStream>,
+}
+
+impl Signals {
+    pub(super) fn register(status: ProcStatus) -> io::Result<Self> {
+        let mut silent = Vec::new();
+        let mut source = |signal| {
+            let (read, write) = UnixStream::pair()?;
+            read.set_nonblocking(true)?;
+            if status.ignores(signal) {
+                silent.push(write);
+            } else {
+                pipe::register(signal, write)?;
+            }
+            Ok::<_, io::Error>(read)
+        };
+        let sources = [source(SIGINT)?, source(SIGTERM)?, source(SIGHUP)?];
+        Ok(Self { sources, _silent: silent })
+    }
+
+    pub(super) fn poll_fds(&self) -> [PollFd<'_>; 3] {
+        self.sources.each_ref().map(|source| PollFd::new(source, PollFlags::IN))
+    }
+
+    pub(super) fn take(&self) -> Heard {
+        let [interrupts, terminates, hangups] = self.sources.each_ref().map(drain);
+        Heard { interrupts, terminates, hangups }
+    }
+}
+
+fn drain(mut source: &UnixStream) -> usize {
+    let mut buffer = [0; 64];
+    let mut count = 0;
+    while let Ok(length) = source.read(&mut buffer) {
+        if length == 0 {
+            break;
+        }
+        count += length;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_counted() {
+        let signals = Signals::register(ProcStatus::default()).unwrap();
+        assert_eq!(signals.take(), Heard::default());
+        signal_hook::low_level::raise(SIGINT).unwrap();
+        signal_hook::low_level::raise(SIGTERM).unwrap();
+        signal_hook::low_level::raise(SIGINT).unwrap();
+        assert_eq!(signals.take(), Heard { interrupts: 2, terminates: 1, hangups: 0 });
+    }
+}

@@ -1,0 +1,101 @@
+//! Where the bytes of a foreground task go: our own two streams, exactly. A reader that does not read holds up the
+//! bytes, never the signals.
+
+use std::os::fd::BorrowedFd;
+
+use belay_protocol::output::StreamName;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::signals::Signals;
+
+/// What a pipe that is ready to be written takes without waiting.
+const SURE_BYTES: usize = 4096;
+
+/// What is written at once to a file, which never makes us wait for a reader.
+const FILE_BYTES: usize = 1024 * 1024;
+
+/// One of our streams.
+#[derive(Debug)]
+struct Target {
+    fd: BorrowedFd<'static>,
+    is_file: bool,
+    open: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Sink {
+    stdout: Target,
+    stderr: Target,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Wrote(usize),
+    /// A signal came first.
+    Signal,
+}
+
+impl Sink {
+    pub(super) fn new() -> Self {
+        Self { stdout: Target::new(rustix::stdio::stdout()), stderr: Target::new(rustix::stdio::stderr()) }
+    }
+
+    /// From now on what goes to this stream is dropped.
+    pub(super) const fn close(&mut self, stream: StreamName) {
+        match stream {
+            StreamName::Stdout => self.stdout.open = false,
+            StreamName::Stderr => self.stderr.open = false,
+        }
+    }
+
+    pub(super) fn write_some(
+        &self,
+        stream: StreamName,
+        bytes: &[u8],
+        signals: &Signals,
+    ) -> Result<Progress, Errno> {
+        let target = match stream {
+            StreamName::Stdout => &self.stdout,
+            StreamName::Stderr => &self.stderr,
+        };
+        if !target.open {
+            return Ok(Progress::Wrote(bytes.len()));
+        }
+        if target.is_file {
+            return target.write(&bytes[..bytes.len().min(FILE_BYTES)]);
+        }
+        let [interrupt, terminate, hangup] = signals.poll_fds();
+        let mut fds = [interrupt, terminate, hangup, PollFd::new(&target.fd, PollFlags::OUT)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let ready = |fd: &PollFd| !fd.revents().is_empty();
+        if fds[..3].iter().any(ready) {
+            return Ok(Progress::Signal);
+        }
+        if !ready(&fds[3]) {
+            return Ok(Progress::Wrote(0));
+        }
+        target.write(&bytes[..bytes.len().min(SURE_BYTES)])
+    }
+}
+
+impl Target {
+    fn new(fd: BorrowedFd<'static>) -> Self {
+        let is_file = rustix::fs::fstat(fd).is_ok_and(|stat| {
+            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
+        });
+        Self { fd, is_file, open: true }
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<Progress, Errno> {
+        match rustix::io::write(self.fd, bytes) {
+            Ok(length) => Ok(Progress::Wrote(length)),
+            // Somebody made the stream non-blocking; the next poll waits.
+            Err(Errno::INTR | Errno::AGAIN) => Ok(Progress::Wrote(0)),
+            Err(errno) => Err(errno),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `belay stop`: several at once, a receipt for each.
+
+use belay_protocol::life::StopLevel;
+use belay_protocol::methods::TaskStop;
+use belay_protocol::task::{Status, StopParams, StopResult, StopVerdict};
+use belay_protocol::{ErrorKind, RpcError};
+
+use crate::args::StopArgs;
+use crate::context::Context;
+use crate::duration::millis;
+use crate::error::CliError;
+use crate::many::{self, Next, Refused};
+use crate::outcome;
+use crate::ui::text::one_line;
+
+pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError> {
+    let mut worst = 0;
+    let ask = |id: &str| StopParams {
+        id: id.to_owned(),
+        level: level(args),
+        grace_ms: args.grace.map(millis),
+        reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
+        actor: None,
+        wait: true,
+    };
+    many::each::<TaskStop>(context, &args.ids, ask, |context, id, result| {
+        match verdict(id, result) {
+            Ok(stopped) => {
+                worst = worst.max(exit_code(&stopped));
+                tell(context, &stopped, args.json)?;
+            }
+            Err(error) => {
+                if args.json {
+                    context.out.json(&Refused { id, error: &error })?;
+                }
+                let error = CliError::from(error);
+                worst = worst.max(error.exit_code().min(2));
+                context.complain(&error);
+            }
+        }
+        Ok(Next::Done)
+    })?;
+    Ok(worst)
+}
+
+const fn level(args: &StopArgs) -> Option<StopLevel> {
+    match (args.drain, args.interrupt, args.kill) {
+        (true, _, _) => Some(StopLevel::Drain),
+        (_, true, _) => Some(StopLevel::Interrupt),
+        (_, _, true) => Some(StopLevel::Kill),
+        _ => None,
+    }
+}
+
+/// "Not found" and "not permitted" are answers, however the daemon words them.
+fn verdict(id: &str, result: Result<StopResult, RpcError>) -> Result<StopResult, RpcError> {
+    let answered = |result| StopResult { id: id.to_owned(), result, status: None, receipt: None };
+    match result {
+        Err(error) => match error.data.kind {
+            ErrorKind::NotFound => Ok(answered(StopVerdict::NotFound)),
+            ErrorKind::NotPermitted => Ok(answered(StopVerdict::NotPermitted)),
+            _ => Err(error),
+        },
+        ok => ok,
+    }
+}
+
+pub(crate) fn exit_code(stopped: &StopResult) -> u8 {
+    match stopped.result {
+        StopVerdict::NotFound | StopVerdict::NotPermitted => 1,
+        StopVerdict::Accepted | StopVerdict::AlreadyEnded => {
+            if stopped.status == Some(Status::StopFailed) {
+                3
+            } else {
+                0
+            }
+        }
+    }
+}
+
+fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), CliError> {
+    if json {
+        context.out.json(stopped)?;
+    } else if exit_code(stopped) == 0 {
+        context.out.line(&one_line(&line(stopped)))?;
+    } else {
+        context.out.flush()?;
+        context.note(&line(stopped));
+    }
+    // Each receipt when it comes: the next one may take its whole grace.
+    context.out.flush()
+}
+
+/// One line for people.
+pub(crate) fn line(stopped: &StopResult) -> String {
+    let id = &stopped.id;
+    let status = stopped.status.map_or("ended", outcome::status_name);
+    let receipt = stopped.receipt.as_ref().map(outcome::receipt);
+    match stopped.result {
+        StopVerdict::NotFound => format!("{id} not found: there is no such task"),
+        StopVerdict::NotPermitted => format!("{id} not permitted: this task is not yours to stop"),
+        StopVerdict::AlreadyEnded if stopped.status == Some(Status::Completed) => {
+            format!("{id} already ended: {status} (exit 0)")
+        }
+        StopVerdict::AlreadyEnded => format!("{id} already ended: {status}"),
+        StopVerdict::Accepted => match (stopped.status, receipt) {
+            (Some(Status::StopFailed), Some(receipt)) => format!("{id} stop failed: {receipt}"),
+            (Some(Status::StopFailed), None) => format!("{id} stop failed"),
+            (Some(Status::Cancelled) | None, Some(receipt)) => format!("{id} stopped: {receipt}"),
+            (Some(_), Some(receipt)) => format!("{id} {status}: {receipt}"),
+            (_, None) => format!("{id} {status}"),
+        },
+    }
+}

@@ -1,0 +1,65 @@
+//! What every command has at hand: where things are, the writer, the terminal, and the road to the daemon.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use belay_client::{Client, Places};
+use belay_protocol::Timestamp;
+
+use crate::error::CliError;
+use crate::ui::out::{self, Out};
+use crate::ui::style::Style;
+use crate::ui::terminal::Terminal;
+use crate::ui::text::one_line;
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) out: Out,
+    pub(crate) term: Terminal,
+}
+
+impl Context {
+    pub(crate) fn from_process() -> Self {
+        Self { out: Out::stdout(), term: Terminal::look(|name| std::env::var_os(name)) }
+    }
+
+    #[expect(clippy::unused_self, reason = "commands ask their context, whatever it reads")]
+    pub(crate) fn places(&self) -> Result<Places, CliError> {
+        Ok(Places::from_env(|name| std::env::var_os(name))?)
+    }
+
+    /// A connection; the daemon is started where there is none.
+    pub(crate) fn connect(&self) -> Result<Client, CliError> {
+        Ok(Client::connect_or_start(&self.places()?, &exe())?)
+    }
+
+    /// A line for people on standard error.
+    #[expect(clippy::unused_self, reason = "what is said goes through the context, as what is answered does")]
+    pub(crate) fn note(&self, line: &str) {
+        out::note(&one_line(line));
+    }
+
+    /// A hint for people on standard error: only where people read it.
+    pub(crate) fn hint(&self, line: &str) {
+        if self.term.stderr {
+            out::note(&format!(" {} {}", Style::Hint.paint("hint:", self.term.colour_err), one_line(line)));
+        }
+    }
+
+    pub(crate) fn complain(&self, error: &CliError) {
+        if !error.is_quiet() {
+            out::note(error.render(self.term.colour_err).trim_end());
+        }
+    }
+}
+
+/// This program, also after its file was replaced by a newer one.
+pub(crate) fn exe() -> PathBuf {
+    let running = Path::new("/proc/self/exe");
+    std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| running.to_owned())
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,99 @@
+//! The same question about several tasks at once, over one connection. If the daemon goes away meanwhile, what was
+//! not answered is asked again of the next one; so only questions that may be asked twice are asked this way.
+
+use std::collections::{HashMap, VecDeque};
+
+use belay_client::{Client, Message, decode};
+use belay_protocol::methods::Method;
+use belay_protocol::{ErrorKind, RpcError};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::{CliError, Kind};
+
+/// How many questions are on their way at once.
+const WINDOW: usize = 64;
+
+/// How often a daemon may go away without having answered anything before we give up.
+const MAX_FRUITLESS: u32 = 5;
+
+/// What became of one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Done,
+    /// Ask about the same task again.
+    Again,
+}
+
+/// A question that got an error instead of an answer, for scripts.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refused<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) error: &'a RpcError,
+}
+
+/// Asks about each id; `answer` is told in the order in which the answers come.
+pub(crate) fn each<M: Method>(
+    context: &mut Context,
+    ids: &[String],
+    mut ask: impl FnMut(&str) -> M::Params,
+    mut answer: impl FnMut(&mut Context, &str, Result<M::Result, RpcError>) -> Result<Next, CliError>,
+) -> Result<(), CliError> {
+    let mut waiting: VecDeque<&str> = ids.iter().map(String::as_str).collect();
+    let mut fruitless = 0;
+    while !waiting.is_empty() {
+        let mut client = context.connect()?;
+        let mut asked = HashMap::new();
+        let result = converse::<M>(&mut client, &mut waiting, &mut asked, &mut ask, &mut |id, result| {
+            fruitless = 0;
+            answer(context, id, result)
+        });
+        // What was asked and not answered is asked again.
+        waiting.extend(asked.into_values());
+        match result {
+            Err(error) if error.kind == Kind::Disconnected && fruitless < MAX_FRUITLESS => fruitless += 1,
+            other => return other,
+        }
+    }
+    Ok(())
+}
+
+type Answer<'a, M> = dyn FnMut(&str, Result<<M as Method>::Result, RpcError>) -> Result<Next, CliError> + 'a;
+
+fn converse<'a, M: Method>(
+    client: &mut Client,
+    waiting: &mut VecDeque<&'a str>,
+    asked: &mut HashMap<i64, &'a str>,
+    ask: &mut dyn FnMut(&str) -> M::Params,
+    answer: &mut Answer<'_, M>,
+) -> Result<(), CliError> {
+    loop {
+        while asked.len() < WINDOW
+            && let Some(id) = waiting.pop_front()
+        {
+            match client.send::<M>(&ask(id)) {
+                Ok(number) => asked.insert(number, id),
+                Err(error) => {
+                    waiting.push_front(id);
+                    return Err(error.into());
+                }
+            };
+        }
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let Message::Response(response) = client.receive()? else { continue };
+        let Some(id) = asked.remove(&response.id) else { continue };
+        let result = match response.result {
+            Ok(raw) => Ok(decode::<M>(&raw)?),
+            Err(error) if error.data.kind == ErrorKind::ShuttingDown => {
+                waiting.push_front(id);
+                return Err(CliError::new(Kind::Disconnected, error.message));
+            }
+            Err(error) => Err(error),
+        };
+        if answer(id, result)? == Next::Again {
+            waiting.push_back(id);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
+
+use belay_protocol::life::{ClockName, Receipt, StopLevel, SurvivorInfo};
+use belay_protocol::task::{OutcomeInfo, Status, TaskInfo};
+
+use crate::ui::human;
+use crate::ui::style::Style;
+
+/// The exit codes that shells and `timeout` use.
+pub(crate) const TIMED_OUT: u8 = 124;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+const INTERRUPTED: u8 = 130;
+const SIGNALLED: i32 = 128;
+const ENOENT: i32 = 2;
+
+/// What `run` and `wait` end with for this task.
+pub(crate) fn exit_code(task: &TaskInfo) -> u8 {
+    let Some(outcome) = &task.outcome else { return 1 };
+    let own = own_code(outcome);
+    match task.status {
+        Status::TimedOut => TIMED_OUT,
+        Status::StopFailed => 3,
+        Status::Cancelled => own.unwrap_or(INTERRUPTED),
+        Status::Failed if outcome.kind == "spawn" => spawn_code(outcome),
+        Status::Failed => own.filter(|code| *code != 0).unwrap_or(1),
+        Status::Completed => own.unwrap_or(0),
+        Status::Lost | Status::Queued | Status::Starting | Status::Running | Status::Stopping => 1,
+    }
+}
+
+fn own_code(outcome: &OutcomeInfo) -> Option<u8> {
+    let number = match (outcome.signal, outcome.exit_code) {
+        (Some(signal), _) => SIGNALLED + signal,
+        (None, Some(code)) => code,
+        (None, None) => return None,
+    };
+    Some(u8::try_from(number & 0xff).unwrap_or(1))
+}
+
+fn spawn_code(outcome: &OutcomeInfo) -> u8 {
+    let missing = outcome.error.as_ref().is_some_and(|error| {
+        error.errno == Some(ENOENT) && matches!(error.what.as_str(), "program" | "shell")
+    });
+    if missing { NOT_FOUND } else { NOT_EXECUTABLE }
+}
+
+/// `completed`, `failed (exit 2)`, `failed (SIGSEGV)`: short enough for a table.
+pub(crate) fn short(task: &TaskInfo) -> String {
+    let status = status_name(task.status);
+    match &task.outcome {
+        Some(outcome) if task.status == Status::Failed => {
+            match (outcome.kind.as_str(), outcome.signal, outcome.exit_code) {
+                ("spawn", ..) => "not started".to_owned(),
+                ("budget", ..) => format!("{status} (budget)"),
+                (_, Some(signal), _) => format!("{status} ({})", human::signal(signal)),
+                (_, None, Some(code)) => format!("{status} (exit {code})"),
+                (_, None, None) => status.to_owned(),
+            }
+        }
+        _ => status.to_owned(),
+    }
+}
+
+pub(crate) const fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::TimedOut => "timed out",
+        Status::StopFailed => "stop failed",
+        other => other.name(),
+    }
+}
+
+pub(crate) const fn status_style(status: Status) -> Style {
+    match status {
+        Status::Running => Style::Good,
+        Status::Queued | Status::Starting | Status::Stopping => Style::Busy,
+        Status::Completed | Status::Cancelled => Style::Dim,
+        Status::Failed | Status::TimedOut | Status::Lost | Status::StopFailed => Style::Bad,
+    }
+}
+
+/// The whole end in a sentence: `failed: exit 2`, `timed out: the silence limit of 5m passed`.
+pub(crate) fn sentence(task: &TaskInfo) -> String {
+    let status = status_name(task.status);
+    let Some(outcome) = &task.outcome else { return status.to_owned() };
+    let own = own_end(outcome);
+    match task.status {
+        Status::TimedOut => match (outcome.clock, outcome.limit_ms) {
+            (Some(clock), Some(limit)) => {
+                format!("{status}: the {} of {} passed", clock_name(clock), human::duration(limit))
+            }
+            _ => status.to_owned(),
+        },
+        Status::Cancelled => {
+            let by = outcome.actor.as_deref().map(|actor| format!(" by {actor}")).unwrap_or_default();
+            let why = outcome.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            format!("{status}{by}{why}{}", own.map(|own| format!(" ({own})")).unwrap_or_default())
+        }
+        Status::StopFailed => format!("{status}: {}", survivors(&outcome.survivors)),
+        Status::Failed | Status::Lost => match (&outcome.error, &outcome.budget) {
+            (Some(error), _) if outcome.kind == "spawn" => {
+                format!("could not be started: {}: {}", error.what, error.message)
+            }
+            (Some(error), _) => format!("{status}: {}", error.message),
+            (None, Some(budget)) => {
+                format!(
+                    "{status}: the budget {} of {} is used up ({})",
+                    budget.name, budget.limit, budget.used
+                )
+            }
+            (None, None) => own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}")),
+        },
+        _ => own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}")),
+    }
+}
+
+/// How the command itself ended.
+fn own_end(outcome: &OutcomeInfo) -> Option<String> {
+    let core = if outcome.core_dumped == Some(true) { ", core dumped" } else { "" };
+    match (outcome.signal, outcome.exit_code) {
+        (Some(signal), _) => Some(format!("died of {}{core}", human::signal(signal))),
+        (None, Some(code)) => Some(format!("exit {code}")),
+        (None, None) => None,
+    }
+}
+
+pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
+    match clock {
+        ClockName::Timeout => "time limit",
+        ClockName::Ttl => "time to live",
+        ClockName::Silence => "silence limit",
+        ClockName::Grace => "grace",
+        ClockName::Kill => "kill limit",
+    }
+}
+
+pub(crate) const fn level_name(level: StopLevel) -> &'static str {
+    match level {
+        StopLevel::Drain => "drain",
+        StopLevel::Interrupt => "interrupt",
+        StopLevel::Terminate => "terminate",
+        StopLevel::Kill => "kill",
+    }
+}
+
+/// `SIGTERM to 3 processes, SIGKILL to 1 process, tree empty after 12 ms`.
+pub(crate) fn receipt(receipt: &Receipt) -> String {
+    let mut parts: Vec<String> = receipt
+        .signals
+        .iter()
+        .map(|sent| {
+            let refused =
+                if sent.refused == 0 { String::new() } else { format!(" ({} refused)", sent.refused) };
+            let name = sent.signal.strip_prefix("SIG").unwrap_or(&sent.signal);
+            format!("SIG{name} to {}{refused}", human::count(sent.processes, "process", "processes"))
+        })
+        .collect();
+    let took = human::took(receipt.took_ms);
+    parts.push(match receipt.empty_at {
+        Some(_) => format!("tree empty after {took}"),
+        None => format!("not empty after {took}"),
+    });
+    if !receipt.survivors.is_empty() {
+        parts.push(survivors(&receipt.survivors));
+    }
+    parts.join(", ")
+}
+
+/// `2 processes survive: 4711 (uid 0) sudo sleep, 4712 (uid 0) sleep`.
+pub(crate) fn survivors(survivors: &[SurvivorInfo]) -> String {
+    let named: Vec<String> =
+        survivors.iter().map(|one| format!("{} (uid {}) {}", one.pid, one.uid, one.command)).collect();
+    let many = u64::try_from(survivors.len()).unwrap_or(u64::MAX);
+    let verb = if many == 1 { "survives" } else { "survive" };
+    format!("{} {verb}: {}", human::count(many, "process", "processes"), named.join(", "))
+}

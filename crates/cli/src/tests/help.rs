@@ -1,0 +1,115 @@
+//! The help of every command, and what each refuses.
+
+use std::ffi::OsString;
+
+use crate::args;
+
+fn refused(line: &[&str]) -> String {
+    let args: Vec<OsString> =
+        std::iter::once("belay").chain(line.iter().copied()).map(OsString::from).collect();
+    match args::parse(&args) {
+        Ok(verb) => panic!("{line:?} was taken as {verb:?}"),
+        Err(error) => error.render().to_string(),
+    }
+}
+
+#[test]
+fn the_definition_holds_together() {
+    args::command().debug_assert();
+}
+
+#[test]
+fn help_of_the_whole() {
+    insta::assert_snapshot!("help", args::command().term_width(100).render_help());
+}
+
+#[test]
+fn help_of_every_command() {
+    for name in args::NAMES {
+        let mut command = args::command().term_width(100);
+        command.build();
+        let verb = command.find_subcommand_mut(name).unwrap();
+        insta::assert_snapshot!(format!("help-{name}"), verb.render_help());
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_named() {
+    insta::assert_snapshot!(refused(&["run", "--timeout", "5x", "true"]), @r#"
+    error: invalid value '5x' for '--timeout <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "-c", "make", "true"]), @r#"
+    error: the argument '-c <LINE>' cannot be used with '[COMMAND]...'
+
+    Usage: belay run -c <LINE> [COMMAND]...
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "--output-limit", "lots", "true"]), @r#"
+    error: invalid value 'lots' for '--output-limit <SIZE>': write a size as 4096, 64KiB, 10MiB or 1GB
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["logs", "sh-1", "-f", "--grep", "x"]), @r#"
+    error: the argument '--follow' cannot be used with '--grep <REGEX>'
+
+    Usage: belay logs --follow <ID>
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["stop", "sh-1", "--kill", "--drain"]), @r#"
+    error: the argument '--kill' cannot be used with '--drain'
+
+    Usage: belay stop --kill <ID>...
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["stop"]), @r#"
+    error: the following required arguments were not provided:
+      <ID>...
+
+    Usage: belay stop <ID>...
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["pss"]), @r#"
+    error: unrecognized subcommand 'pss'
+
+      tip: a similar subcommand exists: 'ps'
+
+    Usage: belay <COMMAND>
+
+    For more information, try '--help'.
+    "#);
+}
+
+#[test]
+fn a_command_keeps_its_own_options() {
+    let args = ["belay", "run", "-d", "ls", "-la", "--json"].map(OsString::from);
+    let Ok(args::Verb::Run(run)) = args::parse(&args) else { panic!("not a run") };
+    assert!(run.detach && !run.json);
+    assert_eq!(run.command, ["ls", "-la", "--json"]);
+}
+
+#[test]
+fn options_of_send_are_no_text() {
+    let args = ["belay", "send", "sh-1", "--eof"].map(OsString::from);
+    let Ok(args::Verb::Send(send)) = args::parse(&args) else { panic!("not a send") };
+    assert!(send.eof && send.text.is_none());
+    let args = ["belay", "send", "sh-1", "-1"].map(OsString::from);
+    let Ok(args::Verb::Send(send)) = args::parse(&args) else { panic!("not a send") };
+    assert_eq!(send.text.unwrap(), "-1");
+}
+
+#[test]
+fn completions_know_every_command() {
+    for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut args::command(), "belay", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        assert!(args::NAMES.iter().all(|name| script.contains(name)), "{shell}");
+        assert!(script.contains("output-limit"), "{shell}: what the verbs take is missing");
+    }
+}

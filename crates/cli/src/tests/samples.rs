@@ -1,0 +1,151 @@
+//! Tasks and answers to render.
+
+use belay_protocol::Timestamp;
+use belay_protocol::life::{OutputInfo, Receipt, SignalSent, StopLevel, SurvivorInfo};
+use belay_protocol::task::{
+    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, OutcomeInfo, ProcessInfo, Status, TaskInfo, TaskKind,
+};
+
+/// 2026-01-31T12:00:00Z
+pub(super) const NOW: Timestamp = Timestamp(1_769_860_800_000);
+
+pub(super) const fn before(ms: i64) -> Timestamp {
+    Timestamp(NOW.0 - ms)
+}
+
+pub(super) fn running() -> TaskInfo {
+    TaskInfo {
+        id: "sh-4fq7k2m9x3vd".into(),
+        kind: TaskKind::Shell,
+        name: None,
+        status: Status::Running,
+        health: Health::Ok,
+        detached: true,
+        command: "npm run dev -- --port 3000".into(),
+        argv: ["npm", "run", "dev", "--", "--port", "3000"].map(Into::into).to_vec(),
+        cwd: "/home/ada/site".into(),
+        session: "cli".into(),
+        parent: None,
+        lane: None,
+        started_at: before(192_000),
+        ended_at: None,
+        pid: Some(4711),
+        leader: Some(LeaderInfo { pid: 4711, exit_code: None, signal: None }),
+        processes: None,
+        output: OutputInfo { bytes: 1536, gaps: Vec::new(), first: 0, on_disk: true },
+        clocks: ClocksInfo::default(),
+        stopping: None,
+        outcome: None,
+        held_by: None,
+    }
+}
+
+pub(super) fn outcome(kind: &str) -> OutcomeInfo {
+    OutcomeInfo {
+        kind: kind.into(),
+        exit_code: None,
+        signal: None,
+        core_dumped: None,
+        actor: None,
+        reason: None,
+        level: None,
+        clock: None,
+        limit_ms: None,
+        budget: None,
+        error: None,
+        survivors: Vec::new(),
+        receipt: None,
+        capture: None,
+    }
+}
+
+pub(super) fn ended(status: Status, outcome: OutcomeInfo) -> TaskInfo {
+    TaskInfo {
+        id: "sh-9arw51tz8cpe".into(),
+        name: Some("build".into()),
+        status,
+        pid: None,
+        ended_at: Some(before(60_000)),
+        outcome: Some(outcome),
+        ..running()
+    }
+}
+
+pub(super) fn exited(code: i32) -> TaskInfo {
+    let status = if code == 0 { Status::Completed } else { Status::Failed };
+    ended(status, OutcomeInfo { exit_code: Some(code), ..outcome("exited") })
+}
+
+pub(super) fn died(signal: i32) -> TaskInfo {
+    let end = OutcomeInfo { signal: Some(signal), core_dumped: Some(true), ..outcome("exited") };
+    ended(Status::Failed, end)
+}
+
+pub(super) fn receipt() -> Receipt {
+    Receipt {
+        level: StopLevel::Terminate,
+        actor: "ada".into(),
+        reason: Some("port is taken".into()),
+        signals: vec![SignalSent { signal: "SIGTERM".into(), processes: 3, refused: 0, at: before(60_012) }],
+        requested_at: before(60_012),
+        empty_at: Some(before(60_000)),
+        took_ms: 12,
+        survivors: Vec::new(),
+    }
+}
+
+pub(super) fn survivor() -> SurvivorInfo {
+    SurvivorInfo { pid: 4712, start_ticks: 99, uid: 0, command: "sudo sleep 1000".into() }
+}
+
+pub(super) fn failed_receipt() -> Receipt {
+    let kill = SignalSent { signal: "SIGKILL".into(), processes: 0, refused: 1, at: before(60_000) };
+    let mut signals = receipt().signals;
+    signals.push(kill);
+    Receipt {
+        level: StopLevel::Kill,
+        signals,
+        empty_at: None,
+        took_ms: 15_300,
+        survivors: vec![survivor()],
+        ..receipt()
+    }
+}
+
+pub(super) fn cancelled() -> TaskInfo {
+    let end = OutcomeInfo {
+        signal: Some(15),
+        actor: Some("ada".into()),
+        reason: Some("port is taken".into()),
+        level: Some(StopLevel::Terminate),
+        receipt: Some(receipt()),
+        ..outcome("cancelled")
+    };
+    ended(Status::Cancelled, end)
+}
+
+/// A task with something in every field.
+pub(super) fn crowded() -> TaskInfo {
+    let process = |pid, ppid, command: &str| ProcessInfo {
+        pid,
+        ppid,
+        state: "S".into(),
+        command: command.into(),
+        rss_bytes: 52_000_000,
+        cpu_ms: 4_210,
+    };
+    TaskInfo {
+        name: Some("web\x1b[2J".into()),
+        parent: Some("sh-0000000000aa".into()),
+        leader: Some(LeaderInfo { pid: 4711, exit_code: Some(0), signal: None }),
+        processes: Some(vec![process(4711, 4700, "npm run dev"), process(4712, 4711, "node\nserver.js")]),
+        output: OutputInfo { bytes: 900_000_000, gaps: vec![[100, 4196]], first: 0, on_disk: true },
+        clocks: ClocksInfo {
+            timeout: Some(ClockInfo { limit_ms: 600_000, remaining_ms: Some(408_000) }),
+            silence: Some(ClockInfo { limit_ms: 60_000, remaining_ms: None }),
+            ..ClocksInfo::default()
+        },
+        held_by: Some(HeldBy { shim_pid: 4700, cgroup: Some("/sys/fs/cgroup/belay/sh-4f".into()) }),
+        ..running()
+    }
+}

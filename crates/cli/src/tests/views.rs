@@ -1,0 +1,172 @@
+//! Tables, blocks and receipts.
+
+use belay_client::Places;
+use belay_protocol::daemon::{
+    ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
+};
+use belay_protocol::event::EventInfo;
+use belay_protocol::life::StopLevel;
+use belay_protocol::output::{Line, StreamName};
+use belay_protocol::task::{
+    ClockInfo, Health, RemoveResult, Status, StopResult, StopVerdict, StoppingInfo, TaskInfo,
+};
+use unicode_width::UnicodeWidthStr as _;
+
+use super::samples::{NOW, before, cancelled, crowded, died, exited, failed_receipt, receipt, running};
+use crate::commands::{doctor, down, events, gc, inspect, logs, ps, rm, status, stop, up, wait};
+
+#[test]
+fn ps_for_a_terminal() {
+    let mut stalled = running();
+    stalled.health = Health::Stalled;
+    let tasks = [running(), stalled, crowded(), exited(0), exited(2), died(11), cancelled()];
+    insta::assert_snapshot!(ps::render(&tasks, true, NOW, Some(80), false));
+    insta::assert_snapshot!(
+        "ps_colours",
+        ps::render(&tasks[..1], false, NOW, Some(60), true).replace('\x1b', "^")
+    );
+}
+
+#[test]
+fn ps_for_a_file() {
+    insta::assert_snapshot!(ps::render(&[running(), crowded()], false, NOW, None, false));
+}
+
+#[test]
+fn inspect_blocks() {
+    insta::assert_snapshot!("inspect_running", inspect::render(&crowded(), NOW, Some(72), false));
+    insta::assert_snapshot!("inspect_cancelled", inspect::render(&cancelled(), NOW, Some(72), false));
+    let mut stopping = TaskInfo { status: Status::Stopping, ..running() };
+    let (actor, reason) = ("ada".into(), Some("too slow".into()));
+    stopping.stopping = Some(StoppingInfo { level: StopLevel::Terminate, actor, reason });
+    stopping.clocks.grace = Some(ClockInfo { limit_ms: 10_000, remaining_ms: Some(7_400) });
+    insta::assert_snapshot!("inspect_stopping", inspect::render(&stopping, NOW, Some(72), false));
+}
+
+#[test]
+fn receipts() {
+    let answer = |result, status, receipt| StopResult { id: "sh-4f".into(), result, status, receipt };
+    let answers = [
+        answer(StopVerdict::Accepted, Some(Status::Cancelled), Some(receipt())),
+        answer(StopVerdict::Accepted, Some(Status::Completed), Some(receipt())),
+        answer(StopVerdict::Accepted, Some(Status::StopFailed), Some(failed_receipt())),
+        answer(StopVerdict::AlreadyEnded, Some(Status::Completed), None),
+        answer(StopVerdict::AlreadyEnded, Some(Status::TimedOut), None),
+        answer(StopVerdict::NotFound, None, None),
+        answer(StopVerdict::NotPermitted, None, None),
+    ];
+    let lines: Vec<String> =
+        answers.iter().map(|answer| format!("{}  {}", stop::exit_code(answer), stop::line(answer))).collect();
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    0  sh-4f stopped: SIGTERM to 3 processes, tree empty after 12 ms
+    0  sh-4f completed: SIGTERM to 3 processes, tree empty after 12 ms
+    3  sh-4f stop failed: SIGTERM to 3 processes, SIGKILL to 0 processes (1 refused), not empty after 15.3 s, 1 process survives: 4712 (uid 0) sudo sleep 1000
+    0  sh-4f already ended: completed (exit 0)
+    0  sh-4f already ended: timed out
+    1  sh-4f not found: there is no such task
+    1  sh-4f not permitted: this task is not yours to stop
+    "#);
+    let result = StopDaemonResult { receipts: answers[..1].to_vec(), left_running: 2 };
+    insta::assert_snapshot!(down::render(&result, true), @r#"
+    sh-4f stopped: SIGTERM to 3 processes, tree empty after 12 ms
+    The daemon has ended.
+    2 tasks run on; the next daemon adopts them.
+    "#);
+}
+
+#[test]
+fn single_lines() {
+    insta::assert_snapshot!(wait::line(&exited(2)), @"sh-9arw51tz8cpe failed: exit 2, after 2m 12s");
+    insta::assert_snapshot!(rm::line(&RemoveResult { id: "sh-4f".into(), freed_bytes: 1536 }), @"sh-4f removed, 1.5 KiB freed");
+    let removed = vec!["sh-4f".to_owned(), "sh-9a".to_owned()];
+    let mut result = GcResult { removed, freed_bytes: 3 << 20, events_expired: 40, dry_run: true };
+    insta::assert_snapshot!(gc::render(&result), @r#"
+    sh-4f would be removed
+    sh-9a would be removed
+    2 tasks and 40 events would go, 3.0 MiB would be freed
+    "#);
+    (result.dry_run, result.removed) = (false, Vec::new());
+    insta::assert_snapshot!(gc::render(&result), @"0 tasks and 40 events removed, 3.0 MiB freed");
+}
+
+#[test]
+fn event_lines() {
+    let event: EventInfo = serde_json::from_str(
+        r#"{"seq":17,"at":"2026-01-31T12:00:00.000Z","type":"task.ended","task":"sh-4f","status":"failed",
+            "exit_code":2,"reason":"a\nb"}"#,
+    )
+    .unwrap();
+    insta::assert_snapshot!(events::line(&event, None, false), @"    17  2026-01-31T12:00:00.000Z  task.ended            sh-4f  exit_code=2  reason=a␊b  status=failed");
+    for width in 1..120 {
+        assert!(events::line(&event, Some(width), false).width() <= width);
+    }
+}
+
+fn daemon_status() -> StatusResult {
+    StatusResult {
+        version: "0.1.0".into(),
+        pid: 4000,
+        home: "/home/ada/.local/state/belay".into(),
+        runtime_dir: "/run/user/1000/belay".into(),
+        started_at: before(7_500_000),
+        uptime_ms: 7_500_000,
+        tasks_live: 3,
+        tasks_ended: 120,
+        output_bytes: 9_000_000,
+        journal_bytes: 400_000,
+        events_first: 1,
+        events_last: 960,
+        clients: 1,
+        shims_ready: 2,
+        containment: ContainmentInfo {
+            kind: "cgroup".into(),
+            layout: "v2".into(),
+            cgroup: Some("/sys/fs/cgroup/user.slice/belay".into()),
+            why: "delegated by systemd".into(),
+        },
+        idle_exit_ms: None,
+        notices: vec![NoticeInfo {
+            at: before(60_000),
+            message: "a damaged journal was set aside as journal.db.damaged-1".into(),
+            hint: Some("belay doctor".into()),
+        }],
+    }
+}
+
+#[test]
+fn the_daemon() {
+    insta::assert_snapshot!("status", status::render(&daemon_status(), NOW, false));
+    let places = Places { home: "/h".into(), runtime_dir: "/r".into() };
+    insta::assert_snapshot!("up", up::render(&daemon_status(), &places, false));
+}
+
+#[test]
+fn findings() {
+    let finding = |verdict, topic: &str, message: &str, hint: Option<&str>| Finding {
+        verdict,
+        topic: topic.into(),
+        message: message.into(),
+        hint: hint.map(Into::into),
+    };
+    let findings = [
+        finding(Verdict::Ok, "home", "/home/ada/.local/state/belay", None),
+        finding(Verdict::Note, "outside", "docker is not ours to hold", None),
+        finding(Verdict::Warning, "containment", "no cgroup", Some("systemd-run --user --scope belay up")),
+        finding(Verdict::Problem, "disk", "the disk is full", Some("belay gc --all")),
+    ];
+    insta::assert_snapshot!("doctor", doctor::render(&findings, false));
+    insta::assert_snapshot!(doctor::render(&findings[..1], false), @r#"
+    ok       home         /home/ada/.local/state/belay
+    All is well.
+    "#);
+}
+
+#[test]
+fn matches_with_context() {
+    let line =
+        |offset, text: &str| Line { stream: StreamName::Stdout, offset, text: text.into(), matched: true };
+    let mut groups = logs::Groups { with_context: true, end: None };
+    let lines = [line(0, "one"), line(4, "two\n"), line(30, "far \x1b[2Jaway")];
+    let text: Vec<u8> = lines.iter().flat_map(|line| groups.text(line, true)).collect();
+    assert_eq!(String::from_utf8(text).unwrap(), "one\ntwo\n--\nfar ␛[2Jaway\n");
+}

@@ -1,0 +1,87 @@
+//! Text of unknown origin made fit for one line of a terminal: nothing in it moves the cursor, changes the colour,
+//! or turns the reading direction. Whole output with its line ends is the business of `filter`.
+
+use std::borrow::Cow;
+
+use unicode_width::UnicodeWidthChar as _;
+
+/// A character that does something instead of showing something.
+pub(crate) const fn is_active(c: char) -> bool {
+    matches!(c,
+        '\0'..='\x1f' | '\x7f'..='\u{9f}'
+        // Marks and overrides of direction, which can make a line read as another one; line ends of Unicode.
+        | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        | '\u{2028}' | '\u{2029}')
+}
+
+/// What stands in its place: the picture of a control character, or the sign for something unreadable.
+pub(crate) fn picture(c: char) -> char {
+    match u32::from(c) {
+        code @ 0..=0x1f => char::from_u32(0x2400 + code).unwrap_or('\u{fffd}'),
+        0x7f => '\u{2421}',
+        _ => '\u{fffd}',
+    }
+}
+
+/// The text on one line, with nothing active left in it.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_active) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().map(|c| if is_active(c) { picture(c) } else { c }).collect())
+}
+
+/// How many columns a text takes. Never too few: a variation selector can widen what it follows.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().map(char_width).sum()
+}
+
+fn char_width(c: char) -> usize {
+    if c == '\u{fe0f}' { 1 } else { c.width().unwrap_or(0) }
+}
+
+/// The text cut to so many columns, with `…` where something is missing.
+pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
+    }
+    if columns == 0 {
+        return Cow::Borrowed("");
+    }
+    let mut kept = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        used += char_width(c);
+        if used > columns - 1 {
+            break;
+        }
+        kept.push(c);
+    }
+    kept.push('…');
+    Cow::Owned(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use unicode_width::UnicodeWidthStr as _;
+
+    use super::*;
+
+    #[test]
+    fn control_characters_become_their_pictures() {
+        assert_eq!(one_line("a\x1b[31mb\nc\u{9b}d\u{202e}e"), "a␛[31mb␊c\u{fffd}d\u{fffd}e");
+        assert_eq!(one_line("plain"), "plain");
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_text_fits(text in any::<String>(), columns in 0_usize..40) {
+            let line = one_line(&text).into_owned();
+            let short = cut(&line, columns);
+            prop_assert!(width(&short) <= columns);
+            prop_assert!(short.width() <= columns, "{short:?}");
+            prop_assert!(!short.contains(is_active));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Death and rebirth: finding the tasks of an earlier daemon again, and dealing with shims that are gone.
+
+use belay_model::{Event, State, step};
+use belay_protocol::life::{End, OutputInfo, StartError, StartStage};
+use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
+use belay_record::convert::policy_from_wire;
+use serde_json::{Map, json};
+
+use crate::core::{Core, Phase, Shim, ShimStage, Task, Timer};
+use crate::doc::Entry;
+use crate::event::{Action, LostTask, Moment, ShimId};
+use crate::life::object;
+use crate::world::World;
+
+/// How long the door stays shut for shims that do not answer.
+const ADOPTION_MS: u64 = 3_000;
+
+impl<W: World> Core<W> {
+    /// The first thing a daemon does: reach for every task that its predecessor left.
+    pub fn adopt(&mut self, now: Moment) -> Result<Vec<Action>, belay_journal::Error> {
+        self.now = now;
+        let live = self.journal.live()?;
+        self.emit(
+            "daemon.started",
+            None,
+            object(json!({ "version": env!("CARGO_PKG_VERSION"), "adopting": live.len() })),
+        );
+        for row in live {
+            let id = row.id.clone();
+            match Entry::from_row(row) {
+                Ok(entry) => self.reach_for(entry),
+                Err(error) => self.notice(
+                    format!("the record of task {id} cannot be read: {error}"),
+                    "it is left as it is; remove it with belay rm",
+                ),
+            }
+        }
+        self.arm(ADOPTION_MS, Timer::Adopted);
+        self.open_doors_when_done();
+        self.must_commit = true;
+        Ok(self.handle_nothing(now))
+    }
+
+    /// Lets what was prepared outside an event take effect.
+    fn handle_nothing(&mut self, now: Moment) -> Vec<Action> {
+        self.handle(now, crate::event::Event::Tick)
+    }
+
+    fn reach_for(&mut self, entry: Entry) {
+        let id = entry.id.clone();
+        let policy = policy_from_wire(&entry.doc.clocks);
+        let state = State::new(entry.doc.detached);
+        let shim_doc = entry.doc.shim.clone();
+        let same_boot = entry.doc.boot == self.boot;
+        let mut task = Task {
+            entry,
+            state,
+            policy,
+            shim: None,
+            start: None,
+            applied: 0,
+            output_bytes: 0,
+            pending: Vec::new(),
+            follows: Vec::new(),
+        };
+        let Some(doc) = shim_doc else {
+            self.tasks.insert(id.clone(), task);
+            let message = "the daemon died before the command was handed over: it was not started".to_owned();
+            let error = StartError { stage: StartStage::Holder, errno: 0, message };
+            return self.end_unstarted(&id, End::Spawn { error });
+        };
+        task.state = step(&policy, task.state, Event::Admitted).state;
+        if !same_boot {
+            self.tasks.insert(id.clone(), task);
+            if !self.end_from_file(&id) {
+                self.lose_task(&id, "the machine was restarted while it ran".to_owned(), Vec::new());
+            }
+            return;
+        }
+        let shim = ShimId(self.next_number());
+        task.shim = Some(shim);
+        self.tasks.insert(id.clone(), task);
+        let state = Shim {
+            name: doc.name.clone(),
+            process: Some(doc.process),
+            cgroup: doc.cgroup,
+            task: Some(id),
+            stage: ShimStage::Coming,
+            watched: false,
+        };
+        self.shims.insert(shim, state);
+        self.actions.push(Action::ConnectShim { shim, name: doc.name });
+    }
+
+    /// Asks for the whole life: what is in the journal already is not recorded twice, but the state is built from it.
+    pub(crate) fn shim_connected(&mut self, shim: ShimId) {
+        if let Some(task) = self.shims.get(&shim).and_then(|shim| shim.task.clone())
+            && let Some(task) = self.tasks.get_mut(&task)
+        {
+            task.applied = 0;
+            task.state = step(&task.policy, State::new(task.entry.doc.detached), Event::Admitted).state;
+        }
+        let hello = ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 };
+        self.actions.push(Action::ToShim { shim, message: hello });
+    }
+
+    /// A shim that was reached for has answered: it holds the task, or never got it.
+    pub(crate) fn shim_found(&mut self, shim_id: ShimId, holds: Option<String>) {
+        let Some(shim) = self.shims.get_mut(&shim_id) else { return };
+        let Some(task) = shim.task.clone() else { return };
+        if holds.as_deref() == Some(task.as_str()) {
+            shim.stage = ShimStage::Holding;
+            let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
+            self.emit("task.adopted", Some((&task, &session)), Map::new());
+            let wanted = self.tasks.get(&task).is_some_and(|task| !task.follows.is_empty());
+            if wanted {
+                self.watch_output(&task);
+            }
+        } else {
+            shim.task = None;
+            if let Some(task) = self.tasks.get_mut(&task) {
+                task.shim = None;
+            }
+            let message = "the daemon died while handing the command over: it was not started".to_owned();
+            let error = StartError { stage: StartStage::Holder, errno: 0, message };
+            self.end_unstarted(&task, End::Spawn { error });
+        }
+        self.open_doors_when_done();
+    }
+
+    pub(crate) fn shim_unreachable(&mut self, shim: ShimId, error: &str) {
+        self.lose_shim(shim, error);
+        self.open_doors_when_done();
+    }
+
+    /// A connection to a shim is over.
+    pub(crate) fn shim_gone(&mut self, shim: ShimId) {
+        self.ready.retain(|ready| *ready != shim);
+        self.lose_shim(shim, "its connection was closed");
+        self.open_doors_when_done();
+    }
+
+    fn lose_shim(&mut self, id: ShimId, _error: &str) {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        let Some(task) = shim.task.clone() else {
+            self.shims.remove(&id);
+            return;
+        };
+        let Some(process) = shim.process else { return };
+        if shim.stage == ShimStage::Holding && self.world.is_shim_alive(process) {
+            // Only the connection broke: reach for it again.
+            shim.stage = ShimStage::Coming;
+            let name = shim.name.clone();
+            self.actions.push(Action::ConnectShim { shim: id, name });
+            return;
+        }
+        let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
+        self.shims.remove(&id);
+        if self.end_from_file(&task) {
+            return;
+        }
+        let leader = self.tasks.get(&task).and_then(|task| task.entry.doc.leader);
+        if let Some(task) = self.tasks.get_mut(&task) {
+            task.shim = None;
+        }
+        self.actions.push(Action::KillLost(Box::new(LostTask { task, shim: process, leader, cgroup })));
+    }
+
+    /// Replays the end file that a shim left when nobody was there to hear it. False if there is none.
+    fn end_from_file(&mut self, id: &str) -> bool {
+        let dir = self.config.task_dir(id);
+        let file = match self.world.end_file(&dir) {
+            Ok(Some(file)) if file.task == id => file,
+            Ok(_) => return false,
+            Err(error) => {
+                self.notice(
+                    format!("the end file of task {id} cannot be read: {error}"),
+                    "it is left as it is",
+                );
+                return false;
+            }
+        };
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.shim = None;
+            task.applied = 0;
+            task.state = step(&task.policy, State::new(task.entry.doc.detached), Event::Admitted).state;
+        }
+        for item in file.life {
+            self.apply_life(id, item);
+        }
+        let ended = !self.tasks.contains_key(id);
+        if ended && self.batch.is_empty() {
+            self.world.remove_end_file(&dir);
+        }
+        ended
+    }
+
+    pub(crate) fn open_doors_when_done(&mut self) {
+        let open = self.shims.values().any(|shim| shim.stage == ShimStage::Coming && shim.task.is_some());
+        if !open && self.phase == Phase::Adopting {
+            self.open_doors();
+        }
+    }
+
+    /// Every task of the predecessor has been heard of, or has not answered in time: clients may come in.
+    pub(crate) fn open_doors(&mut self) {
+        if self.phase == Phase::Adopting {
+            self.phase = Phase::Serving;
+        }
+    }
+
+    /// The sums of a lost task's output, from what is on disk.
+    pub(crate) fn output_of_lost(&self, id: &str) -> OutputInfo {
+        let Ok(log) = self.world.log(&self.config.task_dir(id)) else { return OutputInfo::default() };
+        OutputInfo { bytes: log.end(), gaps: log.gaps(), first: log.first(), on_disk: log.end() > 0 }
+    }
+}

@@ -1,0 +1,313 @@
+//! Clients and the answers they were promised: reading their lines, queueing what goes to them, and keeping every
+//! promise by its deadline.
+
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::methods::Call;
+use belay_protocol::rpc::{Answer, Notification, Request, RequestId, Version};
+use belay_protocol::task::{AnswerWhen, Met, StopResult, StopVerdict, WaitResult};
+use serde::Serialize;
+
+use crate::config::bounds;
+use crate::core::{Core, Phase, Timer, TimerKey};
+use crate::event::{Action, ClientId};
+use crate::world::World;
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) uid: u32,
+    /// The handshake is done.
+    greeted: bool,
+    /// Bytes that were sent and have not left yet.
+    pub(crate) queued_bytes: usize,
+    pub(crate) pending: usize,
+    pub(crate) follows: Vec<u64>,
+    /// The number of the last event that was sent, if it follows events.
+    pub(crate) events_after: Option<u64>,
+}
+
+/// Whom an answer goes to. A request without an id gets none.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) client: ClientId,
+    pub(crate) request: Option<RequestId>,
+}
+
+/// An answer that was promised and cannot be given yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) caller: Caller,
+    pub(crate) what: What,
+    timer: Option<TimerKey>,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Start {
+        task: String,
+        when: AnswerWhen,
+    },
+    Wait {
+        task: String,
+    },
+    Stop {
+        task: String,
+    },
+    Inspect {
+        task: String,
+    },
+    Write {
+        task: String,
+        bytes: u64,
+    },
+    Events {
+        after: u64,
+        max: usize,
+    },
+    /// `daemon/stop` with its tasks: the results so far, and the tasks that are still going.
+    StopAll {
+        done: Vec<StopResult>,
+        open: Vec<String>,
+    },
+    /// The answer of a search comes from beside the core.
+    Search,
+}
+
+impl Pending {
+    /// A daemon that leaves gives these answers first.
+    pub(crate) const fn must_be_kept(&self) -> bool {
+        matches!(self.what, What::StopAll { .. } | What::Search)
+    }
+
+    fn task(&self) -> Option<&str> {
+        match &self.what {
+            What::Start { task, .. }
+            | What::Wait { task }
+            | What::Stop { task }
+            | What::Inspect { task }
+            | What::Write { task, .. } => Some(task),
+            What::Events { .. } | What::StopAll { .. } | What::Search => None,
+        }
+    }
+}
+
+impl<W: World> Core<W> {
+    pub(crate) fn client_came(&mut self, client: ClientId, uid: u32) {
+        let state = Client {
+            uid,
+            greeted: false,
+            queued_bytes: 0,
+            pending: 0,
+            follows: Vec::new(),
+            events_after: None,
+        };
+        self.clients.insert(client, state);
+    }
+
+    pub(crate) fn client_said(&mut self, client: ClientId, line: &[u8]) {
+        let request = match serde_json::from_slice::<Request<'_>>(line) {
+            Ok(request) => request,
+            Err(error) => {
+                let message = format!("not a JSON-RPC 2.0 request on one line: {error}");
+                let caller = Caller { client, request: None };
+                let answer = Answer::<()> {
+                    jsonrpc: Version::V2,
+                    id: None,
+                    result: None,
+                    error: Some(&RpcError::new(ErrorKind::Malformed, message)),
+                };
+                self.send(caller.client, &answer);
+                return;
+            }
+        };
+        let caller = Caller { client, request: request.id.clone() };
+        match Call::parse(&request.method, request.params) {
+            Ok(call) => self.call(&caller, call),
+            Err(error) => self.fail(&caller, error),
+        }
+    }
+
+    /// The one place where a method meets its handler.
+    fn call(&mut self, caller: &Caller, call: Call) {
+        let Some(client) = self.clients.get(&caller.client) else { return };
+        if !client.greeted && !matches!(call, Call::Hello(_)) {
+            let error = RpcError::new(ErrorKind::Version, "the first call of a connection is daemon/hello")
+                .hint("send {\"method\": \"daemon/hello\", \"params\": {\"client\": \"NAME VERSION\", \"protocol\": 1}}");
+            return self.fail(caller, error);
+        }
+        if client.pending >= bounds::PENDING_PER_CLIENT {
+            let error =
+                RpcError::new(ErrorKind::Busy, "this connection has too many calls waiting for an answer")
+                    .hint(format!("at most {} at a time", bounds::PENDING_PER_CLIENT));
+            return self.fail(caller, error);
+        }
+        match call {
+            Call::Hello(params) => self.hello(caller, &params),
+            Call::DaemonStatus(_) => self.daemon_status(caller),
+            Call::DaemonDoctor(_) => self.daemon_doctor(caller),
+            Call::DaemonStop(params) => self.daemon_stop(caller, &params),
+            Call::DaemonGc(params) => self.daemon_gc(caller, &params),
+            Call::TaskStart(params) => self.task_start(caller, *params),
+            Call::TaskGet(params) => self.task_get(caller, &params),
+            Call::TaskList(params) => self.task_list(caller, &params),
+            Call::TaskWait(params) => self.task_wait(caller, &params),
+            Call::TaskStop(params) => self.task_stop(caller, &params),
+            Call::TaskWrite(params) => self.task_write(caller, *params),
+            Call::TaskRemove(params) => self.task_remove(caller, &params),
+            Call::OutputRead(params) => self.output_read(caller, &params),
+            Call::OutputSearch(params) => self.output_search(caller, *params),
+            Call::OutputFollow(params) => self.output_follow(caller, &params),
+            Call::EventRead(params) => self.event_read(caller, &params),
+            Call::EventFollow(params) => self.event_follow(caller, &params),
+        }
+    }
+
+    pub(crate) fn greeted(&mut self, client: ClientId) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.greeted = true;
+        }
+    }
+
+    pub(crate) fn client_wrote(&mut self, client: ClientId, bytes: usize) {
+        let Some(state) = self.clients.get_mut(&client) else { return };
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        if state.queued_bytes > bounds::CLIENT_QUEUE_BYTES / 2 {
+            return;
+        }
+        for follow in state.follows.clone() {
+            self.pump(follow);
+        }
+        self.serve_event_follower(client);
+    }
+
+    /// A client that leaves takes nothing with it but its own waits: the tasks go on.
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
+        let Some(state) = self.clients.remove(&client) else { return };
+        for follow in state.follows {
+            self.drop_follow(follow);
+        }
+        let gone: Vec<u64> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.caller.client == client)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            // A stop of everything goes on without its asker.
+            if !matches!(self.pending.get(&id), Some(Pending { what: What::StopAll { .. }, .. })) {
+                self.take_pending(id);
+            }
+        }
+    }
+
+    // --- saying things ---
+
+    pub(crate) fn send<M: Serialize>(&mut self, client: ClientId, message: &M) {
+        let Some(state) = self.clients.get_mut(&client) else { return };
+        let Ok(mut line) = serde_json::to_vec(message) else { return };
+        line.push(b'\n');
+        state.queued_bytes += line.len();
+        self.actions.push(Action::Send { client, line });
+    }
+
+    pub(crate) fn reply<T: Serialize>(&mut self, caller: &Caller, result: &T) {
+        if let Some(id) = &caller.request {
+            let answer = Answer { jsonrpc: Version::V2, id: Some(id), result: Some(result), error: None };
+            self.send(caller.client, &answer);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, caller: &Caller, error: RpcError) {
+        if let Some(id) = &caller.request {
+            let answer =
+                Answer::<()> { jsonrpc: Version::V2, id: Some(id), result: None, error: Some(&error) };
+            self.send(caller.client, &answer);
+        }
+    }
+
+    pub(crate) fn notify<P: Serialize>(&mut self, client: ClientId, method: &str, params: &P) {
+        self.send(client, &Notification { jsonrpc: Version::V2, method, params });
+    }
+
+    // --- promises ---
+
+    /// Promises an answer by a deadline.
+    pub(crate) fn promise(&mut self, caller: Caller, what: What, within_ms: Option<u64>) -> u64 {
+        let id = self.next_number();
+        let timer = within_ms.map(|ms| self.arm(ms, Timer::Answer(id)));
+        if let Some(client) = self.clients.get_mut(&caller.client) {
+            client.pending += 1;
+        }
+        let pending = Pending { caller, what, timer };
+        if let Some(task) = pending.task().and_then(|task| self.tasks.get_mut(task)) {
+            task.pending.push(id);
+        }
+        self.pending.insert(id, pending);
+        id
+    }
+
+    /// Takes a promise back in order to answer it (or because nobody is there to hear the answer).
+    pub(crate) fn take_pending(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        if let Some(key) = pending.timer {
+            self.disarm(key);
+        }
+        if let Some(client) = self.clients.get_mut(&pending.caller.client) {
+            client.pending -= 1;
+        }
+        if let Some(task) = pending.task().and_then(|task| self.tasks.get_mut(task)) {
+            task.pending.retain(|other| *other != id);
+        }
+        Some(pending)
+    }
+
+    /// The deadline of a promise has come: the answer is what is known now.
+    pub(crate) fn answer_is_due(&mut self, id: u64) {
+        let Some(Pending { caller, what, .. }) = self.take_pending(id) else { return };
+        match what {
+            What::Start { task, .. } | What::Inspect { task } => {
+                // The caller always gets the id, however slow the start is.
+                if let Some(info) = self.live_info(&task, true, None) {
+                    self.reply(&caller, &info);
+                }
+            }
+            What::Wait { task } => {
+                if let Some(info) = self.live_info(&task, false, None) {
+                    self.reply(&caller, &WaitResult { id: task, met: Met::Timeout, task: info });
+                }
+            }
+            What::Stop { task } => {
+                let status = self.tasks.get(&task).map(|task| task.entry.doc.status);
+                let result = StopVerdict::Accepted;
+                self.reply(&caller, &StopResult { id: task, result, status, receipt: None });
+            }
+            What::Write { .. } => {
+                let error =
+                    RpcError::new(ErrorKind::Deadline, "the holder of the task did not answer in time")
+                        .hint("look at it with inspect; the write may have been accepted");
+                self.fail(&caller, error);
+            }
+            What::Events { after, max } => self.answer_events(&caller, after, max),
+            What::StopAll { done, open } => self.finish_stop_all(&caller, done, &open),
+            What::Search => {}
+        }
+    }
+
+    /// The daemon leaves before the answer is there.
+    pub(crate) fn refuse_pending(&mut self, id: u64) {
+        let Some(Pending { caller, .. }) = self.take_pending(id) else { return };
+        let error = RpcError::new(ErrorKind::ShuttingDown, "the daemon is leaving; the task goes on")
+            .hint("ask again: the next call starts a daemon that adopts it");
+        self.fail(&caller, error);
+    }
+
+    pub(crate) fn refuse_when_leaving(&mut self, caller: &Caller) -> bool {
+        let leaving = self.phase == Phase::Leaving;
+        if leaving {
+            let error =
+                RpcError::new(ErrorKind::ShuttingDown, "the daemon is leaving and starts nothing new")
+                    .hint("try again: the next call starts a new one");
+            self.fail(caller, error);
+        }
+        leaving
+    }
+}

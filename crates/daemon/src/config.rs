@@ -1,0 +1,78 @@
+//! The daemon's settings and bounds, in one place. Reading the environment is done by whoever starts it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Bounds that no setting changes; what happens at each is written beside it.
+pub mod bounds {
+    /// Beyond it a new connection is told `busy` and closed.
+    pub const CLIENTS: usize = 512;
+    /// Beyond it a start is refused with `busy`.
+    pub const LIVE_TASKS: usize = 10_000;
+    /// Beyond it a client is not read from until it has read: others are served meanwhile.
+    pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
+    /// Beyond it a request is refused with `busy`.
+    pub const PENDING_PER_CLIENT: usize = 4096;
+    pub const FOLLOWS_PER_CLIENT: usize = 256;
+    /// Shims that stand ready; more than the second figure are let go.
+    pub const SHIMS_READY: (usize, usize) = (2, 8);
+    /// Shims that may be on their way at once.
+    pub const SHIMS_COMING: usize = 16;
+    /// What one read of output returns at most.
+    pub const READ_BYTES: usize = 1024 * 1024;
+    /// What one notification of a follower carries at most.
+    pub const FOLLOW_BYTES: usize = 256 * 1024;
+    pub const LIST_ITEMS: usize = 1_000;
+    pub const WAIT_MS: u64 = 600_000;
+    pub const EVENT_WAIT_MS: u64 = 60_000;
+    /// How long a shim may take to answer before the caller is told without it.
+    pub const SHIM_ANSWER_MS: u64 = 2_000;
+    pub const START_ANSWER_MS: u64 = 30_000;
+    /// How long a start that made nobody wait may stay out of the journal's file.
+    pub const LAZY_COMMIT_MS: u64 = 3;
+    pub const COMMIT_RETRY_MS: u64 = 1_000;
+    pub const NAME_BYTES: usize = 200;
+    pub const TOKEN_BYTES: usize = 200;
+    pub const REASON_BYTES: usize = 2_000;
+    pub const NOTICES: usize = 50;
+    /// The longest clock: a year. Longer ones are mistakes.
+    pub const CLOCK_MS: u64 = 366 * 24 * 3_600_000;
+    /// A task that is looked up again and again is gone on with after so many at a time.
+    pub const GC_ITEMS: usize = 200;
+}
+
+/// What is kept of ended tasks and of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    pub age_ms: u64,
+    pub tasks: u64,
+    pub output_bytes: u64,
+    pub events: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY_MS: u64 = 24 * 3_600_000;
+        Self { age_ms: 7 * DAY_MS, tasks: 20_000, output_bytes: 4 << 30, events: 200_000 }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub home: PathBuf,
+    pub runtime_dir: PathBuf,
+    /// None: never leave.
+    pub idle_exit: Option<Duration>,
+    pub retention: Retention,
+    pub containment: belay_protocol::daemon::ContainmentInfo,
+    pub output_limit_bytes: u64,
+}
+
+impl Config {
+    pub const DEFAULT_OUTPUT_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
+    pub const DEFAULT_IDLE_EXIT: Duration = Duration::from_mins(30);
+
+    pub fn task_dir(&self, id: &str) -> PathBuf {
+        self.home.join("tasks").join(id)
+    }
+}

@@ -1,0 +1,333 @@
+//! The daemon's mind: one event in, a list of actions out. It owns every table of the daemon and does no I/O but the
+//! journal's. `handlers/` answers clients, `life` follows the shims, `pool` and `adopt` find tasks a holder.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use belay_journal::{Batch, Journal};
+use belay_model::{Policy, State};
+use belay_protocol::Timestamp;
+use belay_protocol::daemon::NoticeInfo;
+use belay_protocol::shim::{ProcessId, Start};
+use serde_json::{Map, Value};
+
+use crate::answer::{Client, Pending};
+use crate::config::{Config, bounds};
+use crate::doc::Entry;
+use crate::event::{Action, ClientId, Event, Moment, ShimId};
+use crate::follow::Follow;
+use crate::world::{CrashPoint, World};
+
+/// The daemon's whole state. What is durable is in the journal; the rest can be lost at any instant.
+pub struct Core<W> {
+    pub(crate) world: W,
+    pub(crate) config: Config,
+    pub(crate) journal: Journal,
+    /// For keyed hashes; made once per journal.
+    pub(crate) key: [u8; 32],
+    pub(crate) boot: String,
+    pub(crate) now: Moment,
+    pub(crate) started: Moment,
+    pub(crate) phase: Phase,
+    /// Tasks that have not ended.
+    pub(crate) tasks: HashMap<String, Task>,
+    pub(crate) shims: HashMap<ShimId, Shim>,
+    /// Shims without a task; the one used last is taken first, because it is warm.
+    pub(crate) ready: Vec<ShimId>,
+    /// Tasks that wait for a shim, in order.
+    pub(crate) waiting: VecDeque<String>,
+    pub(crate) clients: HashMap<ClientId, Client>,
+    pub(crate) pending: HashMap<u64, Pending>,
+    pub(crate) follows: HashMap<u64, Follow>,
+    timers: BTreeMap<(u64, u64), Timer>,
+    idle: Option<TimerKey>,
+    lazy: Option<TimerKey>,
+    pub(crate) batch: Batch,
+    /// The batch must be in the journal before anything else is said.
+    pub(crate) must_commit: bool,
+    pub(crate) actions: Vec<Action>,
+    /// What may only be done when the batch is durable.
+    pub(crate) durable: Vec<Action>,
+    pub(crate) notices: VecDeque<NoticeInfo>,
+    pub(crate) ended_since_gc: u32,
+    counter: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Shims of an earlier daemon are being asked how their tasks are; clients wait at the door.
+    Adopting,
+    Serving,
+    /// No new task; gone when the last promised answer is given.
+    Leaving,
+}
+
+/// A task that has not ended.
+pub(crate) struct Task {
+    pub(crate) entry: Entry,
+    pub(crate) state: State,
+    pub(crate) policy: Policy,
+    pub(crate) shim: Option<ShimId>,
+    /// Until it is handed to a shim. It holds the environment, so it lives in memory only.
+    pub(crate) start: Option<Box<Start>>,
+    /// The number of the last life event that `state` reflects.
+    pub(crate) applied: u64,
+    pub(crate) output_bytes: u64,
+    pub(crate) pending: Vec<u64>,
+    pub(crate) follows: Vec<u64>,
+}
+
+/// A shim that this daemon is connected to, or wants to be.
+#[derive(Debug)]
+pub(crate) struct Shim {
+    pub(crate) name: String,
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) cgroup: Option<belay_protocol::Bytes>,
+    pub(crate) task: Option<String>,
+    pub(crate) stage: ShimStage,
+    pub(crate) watched: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShimStage {
+    /// Being started, or being connected to; it has not spoken yet.
+    Coming,
+    Ready,
+    Holding,
+}
+
+pub(crate) type TimerKey = (u64, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// A promised answer is due.
+    Answer(u64),
+    /// Shims that did not answer in time are gone on without.
+    Adopted,
+    Idle,
+    Commit,
+}
+
+impl<W: World> Core<W> {
+    pub fn new(
+        world: W,
+        config: Config,
+        mut journal: Journal,
+        now: Moment,
+    ) -> Result<Self, belay_journal::Error> {
+        let key = journal.secret()?;
+        let boot = world.boot();
+        Ok(Self {
+            world,
+            config,
+            journal,
+            key,
+            boot,
+            now,
+            started: now,
+            phase: Phase::Adopting,
+            tasks: HashMap::new(),
+            shims: HashMap::new(),
+            ready: Vec::new(),
+            waiting: VecDeque::new(),
+            clients: HashMap::new(),
+            pending: HashMap::new(),
+            follows: HashMap::new(),
+            timers: BTreeMap::new(),
+            idle: None,
+            lazy: None,
+            batch: Batch::default(),
+            must_commit: false,
+            actions: Vec::new(),
+            durable: Vec::new(),
+            notices: VecDeque::new(),
+            ended_since_gc: 0,
+            counter: 0,
+        })
+    }
+
+    /// One thing happened: what has to be done about it, in order. What is said is durable by then.
+    pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
+        self.now = now;
+        self.dispatch(event);
+        self.settle();
+        std::mem::take(&mut self.actions)
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::ClientCame { client, uid } => self.client_came(client, uid),
+            Event::ClientSaid { client, line } => self.client_said(client, &line),
+            Event::ClientWrote { client, bytes } => self.client_wrote(client, bytes),
+            Event::ClientGone { client } => self.client_gone(client),
+            Event::ShimSpawned { shim, process } => self.shim_spawned(shim, process),
+            Event::ShimNotSpawned { shim, error } => self.shim_not_spawned(shim, &error),
+            Event::ShimConnected { shim } => self.shim_connected(shim),
+            Event::ShimUnreachable { shim, error } => self.shim_unreachable(shim, &error),
+            Event::ShimSaid { shim, messages } => {
+                for message in messages {
+                    self.shim_said(shim, message);
+                }
+            }
+            Event::ShimGone { shim } => self.shim_gone(shim),
+            Event::LostKilled { task, found, survivors } => self.lost_killed(&task, found, survivors),
+            Event::Searched { client, request, result } => self.searched(client, request, *result),
+            Event::Tick => self.tick(),
+            Event::Terminate => self.leave(),
+        }
+    }
+
+    /// After every event: make durable what must be, serve who waits for it, and see whether there is nothing left to do.
+    fn settle(&mut self) {
+        if self.must_commit {
+            self.commit_or_retry();
+        } else if !self.batch.is_empty() && self.lazy.is_none() {
+            self.lazy = Some(self.arm(bounds::LAZY_COMMIT_MS, Timer::Commit));
+        }
+        self.collect_now_and_then();
+        self.refill_pool();
+        self.watch_idleness();
+        if self.phase == Phase::Leaving && self.pending.is_empty() && self.batch.is_empty() {
+            self.actions.push(Action::Exit);
+        }
+    }
+
+    /// Whether clients may come in.
+    pub fn is_serving(&self) -> bool {
+        self.phase != Phase::Adopting
+    }
+
+    pub(crate) fn reach(&self, point: CrashPoint) {
+        self.world.reach(point);
+    }
+
+    // --- the journal ---
+
+    pub(crate) fn commit(&mut self) -> Result<(), belay_journal::Error> {
+        if !self.batch.is_empty() {
+            self.journal.commit(&self.batch)?;
+            self.batch = Batch::default();
+        }
+        self.must_commit = false;
+        if let Some(key) = self.lazy.take() {
+            self.timers.remove(&key);
+        }
+        self.actions.append(&mut self.durable);
+        self.serve_event_readers();
+        Ok(())
+    }
+
+    /// Commits, or tells people why not and tries again later. Nothing is lost: shims keep what is not acknowledged.
+    pub(crate) fn commit_or_retry(&mut self) {
+        if let Err(error) = self.commit() {
+            self.must_commit = false;
+            self.notice(
+                format!("the journal cannot be written: {error}"),
+                "free some disk space; it is tried again",
+            );
+            if self.lazy.is_none() {
+                self.lazy = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
+            }
+        }
+    }
+
+    pub(crate) fn put(&mut self, entry: &Entry) {
+        // A document of ours always serialises; if one did not, keeping the old row is the lesser harm.
+        let Ok(row) = entry.to_row() else { return };
+        match self.batch.put.iter_mut().find(|old| old.id == row.id) {
+            Some(old) => *old = row,
+            None => self.batch.put.push(row),
+        }
+    }
+
+    pub(crate) fn emit(&mut self, kind: &str, task: Option<(&str, &str)>, more: Map<String, Value>) {
+        let seq = self.journal.last_event() + self.batch.events.len() as u64 + 1;
+        self.batch.events.push(belay_journal::EventRow {
+            seq,
+            at_ms: self.now.wall_ms,
+            kind: kind.to_owned(),
+            task: task.map(|(id, _)| id.to_owned()),
+            session: task.map(|(_, session)| session.to_owned()),
+            body: Value::Object(more).to_string(),
+        });
+    }
+
+    pub(crate) fn notice(&mut self, message: String, hint: &str) {
+        let same = self.notices.back().is_some_and(|last| last.message == message);
+        if same {
+            return;
+        }
+        if self.notices.len() == bounds::NOTICES {
+            self.notices.pop_front();
+        }
+        let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
+        self.notices.push_back(NoticeInfo { at: Timestamp(self.now.wall_ms), message, hint });
+    }
+
+    // --- timers ---
+
+    pub(crate) fn arm(&mut self, in_ms: u64, timer: Timer) -> TimerKey {
+        let key = (self.now.mono_ms.saturating_add(in_ms), self.next_number());
+        self.timers.insert(key, timer);
+        key
+    }
+
+    pub(crate) fn disarm(&mut self, key: TimerKey) {
+        self.timers.remove(&key);
+    }
+
+    /// When the next timer is due, in monotonic milliseconds. None: sleep until somebody says something.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.timers.keys().next().map(|(at, _)| *at)
+    }
+
+    fn tick(&mut self) {
+        while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= self.now.mono_ms) {
+            match entry.remove() {
+                Timer::Answer(pending) => self.answer_is_due(pending),
+                Timer::Adopted => self.open_doors(),
+                Timer::Idle => self.leave(),
+                Timer::Commit => {
+                    self.lazy = None;
+                    self.must_commit = true;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    // --- the end ---
+
+    /// Leaves when what was promised is answered. Tasks run on.
+    pub(crate) fn leave(&mut self) {
+        if self.phase == Phase::Leaving {
+            return;
+        }
+        self.phase = Phase::Leaving;
+        self.emit("daemon.stopping", None, Map::new());
+        self.must_commit = true;
+        let answered: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| !pending.must_be_kept()).map(|(id, _)| *id).collect();
+        for id in answered {
+            self.refuse_pending(id);
+        }
+    }
+
+    fn watch_idleness(&mut self) {
+        let idle = self.clients.is_empty() && self.tasks.is_empty() && self.phase == Phase::Serving;
+        match (idle, self.idle, self.config.idle_exit) {
+            (true, None, Some(after)) => {
+                let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                self.idle = Some(self.arm(ms, Timer::Idle));
+            }
+            (false, Some(key), _) => {
+                self.disarm(key);
+                self.idle = None;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A task as it stands in the journal: one JSON document a row. Read by this daemon, by later ones, and by people.
+
+use belay_journal::TaskRow;
+use belay_protocol::Bytes;
+use belay_protocol::life::ExitStatus;
+use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
+use belay_protocol::task::{Status, TaskKind};
+use serde::{Deserialize, Serialize};
+
+/// Everything that is known of a task and may be stored. The environment is not in here, and never will be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TaskDoc {
+    pub kind: TaskKind,
+    /// The command as one would type it.
+    pub command: String,
+    pub argv: Vec<Bytes>,
+    pub cwd: Bytes,
+    pub detached: bool,
+    pub clocks: Clocks,
+    /// Of the parameters, for the idempotency token: a keyed hash, so that nothing can be guessed from it.
+    #[serde(default)]
+    pub fingerprint: Option<String>,
+    /// Of the scoped token in the task's environment.
+    pub proof: String,
+    /// The boot during which it was started: a pid means nothing after the next one.
+    pub boot: String,
+    #[serde(default)]
+    pub shim: Option<ShimDoc>,
+    #[serde(default)]
+    pub leader: Option<ProcessId>,
+    #[serde(default)]
+    pub leader_exit: Option<ExitStatus>,
+    /// The number of the last life event that is in the journal.
+    pub seen: u64,
+    pub status: Status,
+    #[serde(default)]
+    pub end: Option<EndRecord>,
+}
+
+/// The shim that holds a task, as far as it takes to find it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShimDoc {
+    pub name: String,
+    pub process: ProcessId,
+    #[serde(default)]
+    pub cgroup: Option<Bytes>,
+}
+
+/// A task's row with its document read.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub id: String,
+    pub number: u64,
+    pub token: Option<String>,
+    pub session: String,
+    pub parent: Option<String>,
+    pub name: Option<String>,
+    pub started_ms: i64,
+    pub doc: TaskDoc,
+}
+
+impl Entry {
+    pub(crate) fn from_row(row: TaskRow) -> Result<Self, serde_json::Error> {
+        let TaskRow { id, number, token, session, parent, name, started_ms, body, .. } = row;
+        let doc = serde_json::from_str(&body)?;
+        Ok(Self { id, number, token, session, parent, name, started_ms, doc })
+    }
+
+    pub(crate) fn to_row(&self) -> Result<TaskRow, serde_json::Error> {
+        let end = self.doc.end.as_ref();
+        Ok(TaskRow {
+            id: self.id.clone(),
+            number: self.number,
+            token: self.token.clone(),
+            session: self.session.clone(),
+            parent: self.parent.clone(),
+            name: self.name.clone(),
+            started_ms: self.started_ms,
+            ended_ms: end.map(|end| end.ended_at_ms),
+            output_bytes: end.map_or(0, kept_bytes),
+            body: serde_json::to_string(&self.doc)?,
+        })
+    }
+}
+
+/// What a task's output takes up on disk.
+fn kept_bytes(end: &EndRecord) -> u64 {
+    let gaps: u64 = end.output.gaps.iter().map(|gap| gap[1] - gap[0]).sum();
+    end.output.bytes.saturating_sub(gaps)
+}

@@ -1,0 +1,147 @@
+//! The closed list of what can reach the daemon's core, and of what it can want done. Nothing else connects the core
+//! to the world.
+
+use std::path::PathBuf;
+
+use crate::world::CrashPoint;
+use belay_protocol::RpcError;
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::output::SearchResult;
+use belay_protocol::rpc::RequestId;
+use belay_protocol::shim::{FromShim, ProcessId, ToShim};
+
+/// Names a connection of a client, for the life of this daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// Names a shim, for the life of this daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShimId(pub u64);
+
+/// The two clocks of a moment: one for telling, one for measuring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    pub wall_ms: i64,
+    pub mono_ms: u64,
+}
+
+#[derive(Debug)]
+pub enum Event {
+    ClientCame {
+        client: ClientId,
+        uid: u32,
+    },
+    ClientSaid {
+        client: ClientId,
+        line: Vec<u8>,
+    },
+    /// So many bytes that were queued for the client have left.
+    ClientWrote {
+        client: ClientId,
+        bytes: usize,
+    },
+    ClientGone {
+        client: ClientId,
+    },
+    /// A shim asked for with [`Action::SpawnShim`] runs, or could not be started.
+    ShimSpawned {
+        shim: ShimId,
+        process: ProcessId,
+    },
+    ShimNotSpawned {
+        shim: ShimId,
+        error: String,
+    },
+    /// A shim asked for with [`Action::ConnectShim`] is reached, or nobody is there.
+    ShimConnected {
+        shim: ShimId,
+    },
+    ShimUnreachable {
+        shim: ShimId,
+        error: String,
+    },
+    /// Everything that one read brought.
+    ShimSaid {
+        shim: ShimId,
+        messages: Vec<FromShim>,
+    },
+    ShimGone {
+        shim: ShimId,
+    },
+    /// What [`Action::KillLost`] found and left.
+    LostKilled {
+        task: String,
+        found: u64,
+        survivors: Vec<SurvivorInfo>,
+    },
+    Searched {
+        client: ClientId,
+        request: Option<RequestId>,
+        result: Box<Result<SearchResult, RpcError>>,
+    },
+    /// A timer may be due.
+    Tick,
+    /// The system asks the daemon to end.
+    Terminate,
+}
+
+#[derive(Debug)]
+pub enum Action {
+    Send {
+        client: ClientId,
+        line: Vec<u8>,
+    },
+    /// After everything that was sent has left, or at once if it does not read.
+    CloseClient {
+        client: ClientId,
+    },
+    SpawnShim {
+        shim: ShimId,
+        name: String,
+    },
+    ConnectShim {
+        shim: ShimId,
+        name: String,
+    },
+    ToShim {
+        shim: ShimId,
+        message: ToShim,
+    },
+    /// Let the connection go. An idle shim then leaves by itself.
+    DropShim {
+        shim: ShimId,
+    },
+    KillLost(Box<LostTask>),
+    Search {
+        client: ClientId,
+        request: Option<RequestId>,
+        search: Box<Search>,
+    },
+    RemoveDir {
+        path: PathBuf,
+    },
+    /// A place where a fault can be injected, between two other actions.
+    Reach(CrashPoint),
+    /// Everything is durable and said: end the process.
+    Exit,
+}
+
+/// How to find what is left of a task whose shim is gone.
+#[derive(Clone, Debug)]
+pub struct LostTask {
+    pub task: String,
+    pub shim: ProcessId,
+    pub leader: Option<ProcessId>,
+    pub cgroup: Option<PathBuf>,
+}
+
+/// A search that runs beside the core, because it may take long.
+#[derive(Clone, Debug)]
+pub struct Search {
+    pub params: belay_protocol::output::SearchParams,
+    pub pattern: regex::bytes::Regex,
+    pub dir: PathBuf,
+    /// How many bytes the task has written, and whether it may write more.
+    pub bytes: u64,
+    pub ended: bool,
+}

@@ -1,0 +1,48 @@
+//! Keyed hashes: what an idempotency token compares, and the proof of a scoped token. Nothing can be guessed from them.
+
+use belay_protocol::task::StartParams;
+use sha2::{Digest as _, Sha256};
+
+/// A hash of the parameters that make two starts the same. The inherited environment is not among them: it differs
+/// between two shells of one person.
+pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
+    let StartParams {
+        command,
+        cwd,
+        env: _,
+        set_env,
+        name,
+        umask: _,
+        rlimits: _,
+        stdin,
+        detached,
+        timeout_ms,
+        ttl_ms,
+        silence_ms,
+        grace_ms,
+        output_limit_bytes,
+        token: _,
+        parent,
+        parent_token: _,
+        answer: _,
+        follow: _,
+    } = params;
+    let parts = (command, cwd, set_env, name, stdin, detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
+    let text = serde_json::to_vec(&(parts, output_limit_bytes, parent)).unwrap_or_default();
+    keyed(key, &text)
+}
+
+pub(crate) fn keyed(key: &[u8; 32], text: &[u8]) -> String {
+    let mut hash = Sha256::new();
+    hash.update(key);
+    hash.update(text);
+    hex(&hash.finalize())
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,7 @@
+//! What each method does, a file a noun. Reading parameters and finding the handler is `answer`'s work.
+
+mod daemon;
+mod event;
+mod output;
+mod task;
+mod task_start;

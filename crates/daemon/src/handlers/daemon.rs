@@ -1,0 +1,194 @@
+//! `daemon/hello status doctor stop gc`: the daemon itself.
+
+use belay_model::{Level, StopOrder};
+use belay_protocol::daemon::{
+    DoctorResult, Finding, GcParams, GcResult, HelloParams, HelloResult, StatusResult, StopDaemonResult,
+    StopParams, Verdict,
+};
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::task::{StopResult, StopVerdict};
+use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
+
+use super::task_start::check_clock;
+use crate::answer::{Caller, What};
+use crate::core::{Core, ShimStage};
+use crate::record::journal_error;
+use crate::world::World;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What this daemon can do, for clients that can do more than one thing.
+const CAPABILITIES: &[&str] = &["tasks", "output", "events", "idempotency", "stdin"];
+
+impl<W: World> Core<W> {
+    pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) {
+        if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&params.protocol) {
+            let who: String = params.client.chars().filter(|c| !c.is_control()).take(60).collect();
+            let message = format!(
+                "{who} speaks protocol {}, and this daemon ({VERSION}) speaks {CLIENT_PROTOCOL_OLDEST} to {CLIENT_PROTOCOL}",
+                params.protocol
+            );
+            let hint = if params.protocol > CLIENT_PROTOCOL {
+                "the daemon is older than the client: belay down, and the next call starts the new one; tasks run on"
+            } else {
+                "the client is older than the daemon: install the newer belay"
+            };
+            let error = RpcError::new(ErrorKind::Version, message).field("protocol").hint(hint);
+            return self.fail(caller, error);
+        }
+        self.greeted(caller.client);
+        let result = HelloResult {
+            version: VERSION.to_owned(),
+            protocol: CLIENT_PROTOCOL,
+            pid: own_pid(),
+            home: Bytes::from(self.config.home.clone().into_os_string()),
+            capabilities: CAPABILITIES.iter().map(|&text| text.to_owned()).collect(),
+        };
+        self.reply(caller, &result);
+    }
+
+    pub(crate) fn daemon_status(&mut self, caller: &Caller) {
+        let counts = match self.journal.counts() {
+            Ok(counts) => counts,
+            Err(error) => return self.fail(caller, journal_error(&error)),
+        };
+        let result = StatusResult {
+            version: VERSION.to_owned(),
+            pid: own_pid(),
+            home: Bytes::from(self.config.home.clone().into_os_string()),
+            runtime_dir: Bytes::from(self.config.runtime_dir.clone().into_os_string()),
+            started_at: Timestamp(self.started.wall_ms),
+            uptime_ms: self.now.mono_ms.saturating_sub(self.started.mono_ms),
+            tasks_live: self.tasks.len() as u64,
+            tasks_ended: counts.ended,
+            output_bytes: counts.output_bytes,
+            journal_bytes: self.journal.file_bytes(),
+            events_first: counts.first_event,
+            events_last: counts.last_event,
+            clients: self.clients.len() as u64,
+            shims_ready: self.ready.len() as u64,
+            containment: self.config.containment.clone(),
+            idle_exit_ms: self
+                .config
+                .idle_exit
+                .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            notices: self.notices.iter().cloned().collect(),
+        };
+        self.reply(caller, &result);
+    }
+
+    pub(crate) fn daemon_doctor(&mut self, caller: &Caller) {
+        let mut findings = vec![self.containment_finding()];
+        findings.push(self.tasks_finding());
+        findings.extend(self.shim_findings());
+        findings.extend(self.notices.iter().map(|notice| Finding {
+            verdict: Verdict::Warning,
+            topic: "notice".to_owned(),
+            message: format!("{} ({})", notice.message, notice.at),
+            hint: notice.hint.clone(),
+        }));
+        findings.push(finding(
+            Verdict::Note,
+            "outside",
+            "what a task hands to an outside server (cron, docker, systemd, a running tmux) is not held",
+        ));
+        self.reply(caller, &DoctorResult { findings });
+    }
+
+    fn containment_finding(&self) -> Finding {
+        let containment = &self.config.containment;
+        let with_cgroup = containment.cgroup.is_some();
+        let message = if with_cgroup {
+            format!("each task is held by a subreaper and a cgroup of its own: {}", containment.why)
+        } else {
+            format!("each task is held by a subreaper, without a cgroup: {}", containment.why)
+        };
+        let hint = (!with_cgroup).then(|| {
+            "nothing escapes a subreaper but a child that runs as another user; for cgroups too, run the daemon in a \
+             delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
+                .to_owned()
+        });
+        let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };
+        Finding { verdict, topic: "containment".to_owned(), message, hint }
+    }
+
+    fn tasks_finding(&self) -> Finding {
+        let ended = self.journal.counts().map_or(0, |counts| counts.ended);
+        finding(Verdict::Ok, "tasks", &format!("{} live, {ended} ended and kept", self.tasks.len()))
+    }
+
+    fn shim_findings(&self) -> Vec<Finding> {
+        let silent =
+            self.shims.values().filter(|shim| shim.stage == ShimStage::Coming && shim.task.is_some());
+        silent
+            .map(|shim| Finding {
+                verdict: Verdict::Problem,
+                topic: "shims".to_owned(),
+                message: format!(
+                    "the shim of task {} does not answer (pid {})",
+                    shim.task.as_deref().unwrap_or("?"),
+                    shim.process.map_or(0, |process| process.pid)
+                ),
+                hint: Some(
+                    "is it stopped? kill -CONT it, or kill it: its tree is then found and ended".to_owned(),
+                ),
+            })
+            .collect()
+    }
+
+    pub(crate) fn daemon_stop(&mut self, caller: &Caller, params: &StopParams) {
+        if let Err(error) = check_clock("grace_ms", params.grace_ms) {
+            return self.fail(caller, error);
+        }
+        if !params.stop_tasks || self.tasks.is_empty() {
+            let left_running = self.tasks.len() as u64;
+            self.reply(caller, &StopDaemonResult { receipts: Vec::new(), left_running });
+            return self.leave();
+        }
+        let order = StopOrder {
+            grace_ms: params.grace_ms,
+            ..StopOrder::new(
+                Level::Terminate,
+                self.actor(caller, Some("belay down")),
+                params.reason.as_deref(),
+            )
+        };
+        let open: Vec<String> = self.tasks.keys().cloned().collect();
+        let within = open.iter().map(|id| self.stop_deadline_ms(id, &order)).max();
+        self.promise(caller.clone(), What::StopAll { done: Vec::new(), open: open.clone() }, within);
+        self.leave();
+        for id in open {
+            self.order_stop(&id, order.clone());
+        }
+    }
+
+    pub(crate) fn finish_stop_all(&mut self, caller: &Caller, done: Vec<StopResult>, open: &[String]) {
+        let left_running = open.len() as u64;
+        let unfinished = open.iter().map(|id| StopResult {
+            id: id.clone(),
+            result: StopVerdict::Accepted,
+            status: self.tasks.get(id).map(|task| task.entry.doc.status),
+            receipt: None,
+        });
+        let receipts = done.into_iter().chain(unfinished).collect();
+        self.reply(caller, &StopDaemonResult { receipts, left_running });
+    }
+
+    pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &GcParams) {
+        match self.collect(params.all, params.dry_run) {
+            Ok((removed, freed_bytes, events_expired)) => {
+                let dry_run = params.dry_run;
+                self.reply(caller, &GcResult { removed, freed_bytes, events_expired, dry_run });
+            }
+            Err(error) => self.fail(caller, journal_error(&error)),
+        }
+    }
+}
+
+fn finding(verdict: Verdict, topic: &str, message: &str) -> Finding {
+    Finding { verdict, topic: topic.to_owned(), message: message.to_owned(), hint: None }
+}
+
+fn own_pid() -> i32 {
+    i32::try_from(std::process::id()).unwrap_or(0)
+}

@@ -1,0 +1,394 @@
+//! `task/start`: checks what was asked for, records it, and only then hands it to a shim.
+
+use belay_model::{Kind, Policy, State, TaskId};
+use belay_protocol::Bytes;
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::shim::{Clocks, Rlimit, Start};
+use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
+use belay_protocol::vars;
+use belay_record::convert::policy_from_wire;
+use belay_record::writer::SMALLEST_LIMIT_BYTES;
+use serde_json::json;
+
+use crate::answer::{Caller, What};
+use crate::config::bounds;
+use crate::core::{Core, Task};
+use crate::doc::{Entry, TaskDoc};
+use crate::fingerprint;
+use crate::follow::Follow;
+use crate::info::typed;
+use crate::life::object;
+use crate::record::journal_error;
+use crate::world::{CrashPoint, World};
+
+/// The standing session of a person at the command line.
+const PERSON: &str = "user";
+
+/// Where a shell is looked for when the caller's environment has no PATH.
+const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+
+/// A command made ready to be executed, and as one would type it.
+struct Ready {
+    argv: Vec<Bytes>,
+    typed: String,
+    is_shell: bool,
+}
+
+impl<W: World> Core<W> {
+    pub(crate) fn task_start(&mut self, caller: &Caller, params: StartParams) {
+        if self.refuse_when_leaving(caller) {
+            return;
+        }
+        match self.try_start(caller, params) {
+            Ok(()) => {}
+            Err(error) => self.fail(caller, error),
+        }
+    }
+
+    fn try_start(&mut self, caller: &Caller, params: StartParams) -> Result<(), RpcError> {
+        check(&params)?;
+        let fingerprint = fingerprint::of_start(&self.key, &params);
+        if let Some(token) = &params.token
+            && let Some(known) = self.started_before(token)?
+        {
+            return self.same_again(caller, &params, &known, &fingerprint);
+        }
+        if self.tasks.len() >= bounds::LIVE_TASKS {
+            let message =
+                format!("{} tasks are live, which is the most this daemon holds", bounds::LIVE_TASKS);
+            return Err(RpcError::new(ErrorKind::Busy, message).hint("stop some, or wait for some to end"));
+        }
+        let parent = self.proven_parent(&params)?;
+        let ready = self.make_ready(&params.command, &params)?;
+        let (mut entry, start) = self.compose(&params, ready, parent, fingerprint)?;
+        let id = entry.id.clone();
+        let shim = self.take_ready(&mut entry);
+        if let Err(error) = self.record_start(entry, start) {
+            self.ready.extend(shim);
+            return Err(error);
+        }
+        match shim {
+            Some(shim) => self.begin(&id, shim),
+            None => self.waiting.push_back(id.clone()),
+        }
+        self.follow_start(caller, &params, &id);
+        let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
+        self.promise(caller.clone(), What::Start { task: id, when: params.answer }, within);
+        Ok(())
+    }
+
+    /// The task is in the journal before anything is started: there is never a process without a record.
+    fn record_start(&mut self, entry: Entry, start: Box<Start>) -> Result<(), RpcError> {
+        self.put(&entry);
+        let told = json!({ "command": entry.doc.command, "name": entry.name, "parent": entry.parent });
+        self.emit("task.created", Some((&entry.id, &entry.session)), object(told));
+        let id = entry.id.clone();
+        let policy = policy_from_wire(&entry.doc.clocks);
+        let state = State::new(entry.doc.detached);
+        let task = Task {
+            entry,
+            state,
+            policy,
+            shim: None,
+            start: Some(start),
+            applied: 0,
+            output_bytes: 0,
+            pending: Vec::new(),
+            follows: Vec::new(),
+        };
+        self.world.reach(CrashPoint::BeforeCreate);
+        if let Err(error) = self.commit() {
+            // Nothing was started, so nothing of it stays; what else is in the batch is tried again.
+            self.batch.put.retain(|row| row.id != id);
+            self.batch.events.pop();
+            return Err(journal_error(&error));
+        }
+        self.world.reach(CrashPoint::AfterCreate);
+        self.tasks.insert(id, task);
+        Ok(())
+    }
+
+    fn started_before(&self, token: &str) -> Result<Option<Entry>, RpcError> {
+        let live = self.tasks.values().find(|task| task.entry.token.as_deref() == Some(token));
+        if let Some(task) = live {
+            return Ok(Some(task.entry.clone()));
+        }
+        let row = self.journal.task_by_token(token).map_err(|error| journal_error(&error))?;
+        Ok(row.and_then(|row| Entry::from_row(row).ok()))
+    }
+
+    /// The same token again: the same task, or a conflict.
+    fn same_again(
+        &mut self,
+        caller: &Caller,
+        params: &StartParams,
+        known: &Entry,
+        fingerprint: &str,
+    ) -> Result<(), RpcError> {
+        if known.doc.fingerprint.as_deref() != Some(fingerprint) {
+            let message = format!("the token was used before, with other parameters, for task {}", known.id);
+            return Err(RpcError::new(ErrorKind::Conflict, message)
+                .field("token")
+                .hint("use a new token for a new task, or the same parameters to get the same one")
+                .ids(vec![known.id.clone()]));
+        }
+        let id = known.id.clone();
+        let follow = params.follow.then(|| self.follow_start(caller, params, &id)).flatten();
+        match self.tasks.get(&id).map(|task| &task.state) {
+            None => {
+                let info = Self::ended_info(known);
+                match follow.filter(|_| params.answer == AnswerWhen::Ended) {
+                    Some(follow) => {
+                        self.answer_after_follow(follow, caller.clone(), info.clone());
+                        self.end_follow(follow, info.output.bytes);
+                    }
+                    None => self.reply(caller, &info),
+                }
+            }
+            Some(State::Running(_) | State::Stopping(_)) if params.answer == AnswerWhen::Started => {
+                if let Some(info) = self.live_info(&id, false, None) {
+                    self.reply(caller, &info);
+                }
+            }
+            Some(_) => {
+                let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
+                self.promise(caller.clone(), What::Start { task: id, when: params.answer }, within);
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_start(&mut self, caller: &Caller, params: &StartParams, id: &str) -> Option<u64> {
+        params.follow.then(|| {
+            self.add_follow(Follow {
+                client: caller.client,
+                caller: Some(caller.clone()),
+                task: id.to_owned(),
+                dir: self.config.task_dir(id),
+                stream: None,
+                next: 0,
+                total: None,
+                answer: None,
+            })
+        })
+    }
+
+    /// A caller that runs inside a task proves it with the token it was given. One that names a task of another home,
+    /// or one that is long gone, simply has no parent here.
+    fn proven_parent(&self, params: &StartParams) -> Result<Option<String>, RpcError> {
+        let Some(parent) = params.parent.as_deref().and_then(|parent| self.tasks.get(parent)) else {
+            return Ok(None);
+        };
+        let proof =
+            params.parent_token.as_deref().map(|token| fingerprint::keyed(&self.key, token.as_bytes()));
+        if proof.as_deref() == Some(parent.entry.doc.proof.as_str()) {
+            return Ok(Some(parent.entry.id.clone()));
+        }
+        Err(RpcError::new(ErrorKind::NotPermitted, "the token does not belong to the task named as parent")
+            .field("parent_token")
+            .hint(format!("{} and {} come together, from a task's environment", vars::TASK, vars::TOKEN)))
+    }
+
+    fn make_ready(&self, command: &Command, params: &StartParams) -> Result<Ready, RpcError> {
+        match command {
+            Command::Argv(argv) => Ok(Ready { typed: typed(argv), argv: argv.clone(), is_shell: false }),
+            Command::Line { line, shell } => {
+                let shell = match shell {
+                    Some(shell) if shell.0.is_empty() => {
+                        return Err(RpcError::invalid("shell", "the shell has no name"));
+                    }
+                    Some(shell) => shell.clone(),
+                    None => self.default_shell(params),
+                };
+                let argv = vec![shell, Bytes::from("-c"), line.clone()];
+                Ok(Ready { typed: line.to_text_lossy().into_owned(), argv, is_shell: true })
+            }
+        }
+    }
+
+    /// Models write bash; a machine without it has sh.
+    fn default_shell(&self, params: &StartParams) -> Bytes {
+        let path = params.env.iter().rev().find_map(|entry| entry.0.strip_prefix(b"PATH="));
+        let bash = self.world.find_program("bash", path.unwrap_or(DEFAULT_PATH));
+        bash.map_or_else(|| Bytes::from("/bin/sh"), |path| Bytes::from(path.into_os_string()))
+    }
+
+    fn compose(
+        &mut self,
+        params: &StartParams,
+        ready: Ready,
+        parent: Option<String>,
+        fingerprint: String,
+    ) -> Result<(Entry, Box<Start>), RpcError> {
+        let id = TaskId::from_random(Kind::Shell, self.random()?);
+        let secret: [u8; 16] = self.random()?;
+        let secret = fingerprint::hex(&secret);
+        let clocks = Clocks {
+            timeout_ms: params.timeout_ms,
+            ttl_ms: params.ttl_ms,
+            silence_ms: params.silence_ms,
+            grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
+            kill_ms: Policy::DEFAULT_KILL_MS,
+        };
+        let waiting = self.batch.put.iter().map(|row| row.number + 1).max().unwrap_or(0);
+        let doc = TaskDoc {
+            kind: TaskKind::Shell,
+            command: ready.typed,
+            argv: ready.argv.clone(),
+            cwd: params.cwd.clone(),
+            detached: params.detached,
+            clocks,
+            fingerprint: params.token.is_some().then_some(fingerprint),
+            proof: fingerprint::keyed(&self.key, secret.as_bytes()),
+            boot: self.boot.clone(),
+            shim: None,
+            leader: None,
+            leader_exit: None,
+            seen: 0,
+            status: Status::Queued,
+            end: None,
+        };
+        let entry = Entry {
+            id: id.to_string(),
+            number: self.journal.next_number().max(waiting),
+            token: params.token.clone(),
+            session: PERSON.to_owned(),
+            parent,
+            name: params.name.clone(),
+            started_ms: self.now.wall_ms,
+            doc,
+        };
+        let start = Start {
+            task: id.to_string(),
+            dir: Bytes::from(self.config.task_dir(id.as_str()).into_os_string()),
+            argv: ready.argv,
+            is_shell: ready.is_shell,
+            env: environment(params, id.as_str(), &secret),
+            cwd: params.cwd.clone(),
+            umask: params.umask,
+            rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
+            stdin: params.stdin,
+            detached: params.detached,
+            clocks,
+            output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
+            stop: None,
+        };
+        Ok((entry, Box::new(start)))
+    }
+
+    fn random<const N: usize>(&mut self) -> Result<[u8; N], RpcError> {
+        let mut bytes = [0; N];
+        let made = self.world.random(&mut bytes);
+        made.map_err(|error| RpcError::new(ErrorKind::Internal, format!("no random numbers: {error}")))?;
+        Ok(bytes)
+    }
+}
+
+fn rlimit(limit: &[u64; 3]) -> Result<Rlimit, RpcError> {
+    let [resource, soft, hard] = *limit;
+    let resource = u32::try_from(resource).ok().filter(|resource| *resource < 64);
+    let resource = resource.ok_or_else(|| RpcError::invalid("rlimits", "there is no such resource"))?;
+    if soft > hard {
+        return Err(RpcError::invalid("rlimits", "a soft limit is above its hard limit"));
+    }
+    Ok(Rlimit { resource, soft, hard })
+}
+
+/// The caller's environment, what was set on purpose, and the task's own name in it.
+fn environment(params: &StartParams, id: &str, secret: &str) -> Vec<Bytes> {
+    let own = [(vars::TASK, id), (vars::SESSION, PERSON), (vars::TOKEN, secret)];
+    let set: Vec<(&[u8], &[u8])> = params
+        .set_env
+        .iter()
+        .map(|(name, value)| (name.as_bytes(), value.0.as_slice()))
+        .chain(own.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+        .collect();
+    let is_set = |entry: &Bytes| {
+        let name = entry.0.split(|byte| *byte == b'=').next().unwrap_or_default();
+        set.iter().any(|(other, _)| *other == name)
+    };
+    let inherited = params.env.iter().filter(|entry| !is_set(entry)).cloned();
+    let added = set.iter().map(|(name, value)| Bytes([*name, b"=", *value].concat()));
+    inherited.chain(added).collect()
+}
+
+/// Everything that can be wrong with a start before anything is done about it.
+fn check(params: &StartParams) -> Result<(), RpcError> {
+    match &params.command {
+        Command::Argv(argv) if argv.first().is_none_or(|program| program.0.is_empty()) => {
+            return Err(RpcError::invalid("command", "there is no command to run"));
+        }
+        Command::Argv(argv) => no_zero_bytes("command", argv)?,
+        Command::Line { line, .. } => no_zero_bytes("command", std::slice::from_ref(line))?,
+    }
+    no_zero_bytes("cwd", std::slice::from_ref(&params.cwd))?;
+    if !params.cwd.0.starts_with(b"/") {
+        return Err(RpcError::invalid("cwd", "the working directory must be an absolute path"));
+    }
+    no_zero_bytes("env", &params.env)?;
+    if params.env.iter().any(|entry| !entry.0.contains(&b'=') || entry.0.starts_with(b"=")) {
+        return Err(RpcError::invalid("env", "every variable is written NAME=value"));
+    }
+    for (name, value) in &params.set_env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.0.contains(&0) {
+            return Err(RpcError::invalid(
+                "set_env",
+                "a name is empty or has = in it, or a zero byte is in there",
+            ));
+        }
+    }
+    check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
+    check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
+    let clocks = [
+        ("timeout_ms", params.timeout_ms),
+        ("ttl_ms", params.ttl_ms),
+        ("silence_ms", params.silence_ms),
+        ("grace_ms", params.grace_ms),
+    ];
+    for (field, limit) in clocks {
+        check_clock(field, limit)?;
+    }
+    if params.umask.is_some_and(|umask| umask > 0o777) {
+        return Err(RpcError::invalid("umask", "a mask is at most 0777"));
+    }
+    if params.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
+        let message =
+            format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
+        return Err(RpcError::invalid("output_limit_bytes", message));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_clock(field: &str, limit_ms: Option<u64>) -> Result<(), RpcError> {
+    match limit_ms {
+        Some(0) if field != "grace_ms" => {
+            Err(RpcError::invalid(field, "a limit of nothing ends the task at once"))
+                .map_err(|error| error.hint("leave it out for no limit"))
+        }
+        Some(ms) if ms > bounds::CLOCK_MS => {
+            Err(RpcError::invalid(field, "a limit of more than a year is a mistake"))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn check_text(field: &str, text: Option<&str>, max_bytes: usize) -> Result<(), RpcError> {
+    let Some(text) = text else { return Ok(()) };
+    if text.trim().is_empty() {
+        return Err(RpcError::invalid(field, format!("the {field} is empty")));
+    }
+    if text.len() > max_bytes {
+        return Err(RpcError::invalid(field, format!("the {field} is longer than {max_bytes} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(RpcError::invalid(field, format!("the {field} has a control character in it")));
+    }
+    Ok(())
+}
+
+fn no_zero_bytes(field: &str, texts: &[Bytes]) -> Result<(), RpcError> {
+    if texts.iter().any(|text| text.0.contains(&0)) {
+        return Err(RpcError::invalid(field, "there is a zero byte in it, which no program can be given"));
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! How a task looks to others: from its entry in the journal and what is known of it now. Pure.
+
+use belay_model::{Cause, Leader, State};
+use belay_protocol::Timestamp;
+use belay_protocol::life::{ExitStatus, OutputInfo};
+use belay_protocol::shim::Now;
+use belay_protocol::task::{
+    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, StoppingInfo, TaskInfo,
+};
+use belay_record::convert::{Wire as _, outcome_info};
+
+use crate::doc::Entry;
+
+/// What only a live task has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Live<'a> {
+    pub state: Option<&'a State>,
+    pub now: Option<&'a Now>,
+    pub processes: Option<&'a Vec<ProcessInfo>>,
+    pub output_bytes: u64,
+}
+
+pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
+    let doc = &entry.doc;
+    let end = doc.end.as_ref();
+    TaskInfo {
+        id: entry.id.clone(),
+        kind: doc.kind,
+        name: entry.name.clone(),
+        status: doc.status,
+        health: Health::Ok,
+        detached: live.state.map_or(doc.detached, State::detached),
+        command: doc.command.clone(),
+        argv: doc.argv.clone(),
+        cwd: doc.cwd.clone(),
+        session: entry.session.clone(),
+        parent: entry.parent.clone(),
+        lane: None,
+        started_at: Timestamp(entry.started_ms),
+        ended_at: end.map(|end| Timestamp(end.ended_at_ms)),
+        pid: doc.leader.map(|leader| leader.pid),
+        leader: leader_info(entry, live.state),
+        processes: live.processes.cloned(),
+        output: output_info(entry, live),
+        clocks: clocks_info(entry, live.now),
+        stopping: live.state.and_then(stopping_info),
+        outcome: end.map(outcome_info),
+        held_by: doc
+            .shim
+            .as_ref()
+            .filter(|_| end.is_none())
+            .map(|shim| HeldBy { shim_pid: shim.process.pid, cgroup: shim.cgroup.clone() }),
+    }
+}
+
+fn leader_info(entry: &Entry, state: Option<&State>) -> Option<LeaderInfo> {
+    let leader = entry.doc.leader?;
+    let seen = state.and_then(State::leader).and_then(Leader::exit).map(|exit| exit.to_wire());
+    let (exit_code, signal) = match seen.or(entry.doc.leader_exit) {
+        Some(ExitStatus::Code(code)) => (Some(code), None),
+        Some(ExitStatus::Signal { number, .. }) => (None, Some(number)),
+        None => (None, None),
+    };
+    Some(LeaderInfo { pid: leader.pid, exit_code, signal })
+}
+
+fn output_info(entry: &Entry, live: Live<'_>) -> OutputInfo {
+    match (&entry.doc.end, live.now) {
+        (Some(end), _) => end.output.clone(),
+        (None, Some(now)) => now.output.clone(),
+        (None, None) => {
+            OutputInfo { bytes: live.output_bytes, on_disk: live.output_bytes > 0, ..OutputInfo::default() }
+        }
+    }
+}
+
+fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
+    use belay_protocol::life::ClockName;
+    let clocks = &entry.doc.clocks;
+    let clock = |name: ClockName, limit_ms: Option<u64>| {
+        let running = now.and_then(|now| now.clocks.iter().find(|(clock, _)| *clock == name));
+        limit_ms.map(|limit_ms| ClockInfo { limit_ms, remaining_ms: running.map(|(_, left)| *left) })
+    };
+    ClocksInfo {
+        timeout: clock(ClockName::Timeout, clocks.timeout_ms),
+        ttl: clock(ClockName::Ttl, clocks.ttl_ms),
+        silence: clock(ClockName::Silence, clocks.silence_ms),
+        grace: clock(ClockName::Grace, Some(clocks.grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
+    }
+}
+
+fn stopping_info(state: &State) -> Option<StoppingInfo> {
+    let State::Stopping(stopping) = state else { return None };
+    let (actor, reason) = match &stopping.cause {
+        Cause::Asked(order) => (order.actor.clone(), order.reason.clone()),
+        Cause::Clock { clock, limit_ms } => {
+            (format!("clock:{}", clock.name()), Some(format!("limit {limit_ms} ms")))
+        }
+        Cause::Budget { budget, .. } => (format!("budget:{budget}"), None),
+    };
+    Some(StoppingInfo { level: stopping.level.to_wire(), actor, reason })
+}
+
+/// A command as one would type it: quoted where a shell would need it.
+pub(crate) fn typed(argv: &[belay_protocol::Bytes]) -> String {
+    let quote = |word: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.to_owned()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    argv.iter().map(|word| quote(&word.to_text_lossy())).collect::<Vec<_>>().join(" ")
+}

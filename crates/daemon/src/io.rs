@@ -1,0 +1,13 @@
+//! The daemon's hands: sockets, processes, files and timers around the core. It decides nothing.
+
+mod dirs;
+mod outbox;
+mod real;
+mod run;
+mod search;
+mod server;
+mod settings;
+mod shims;
+mod start;
+
+pub use start::main;

@@ -1,0 +1,93 @@
+//! The daemon's directories and its claim on them: made private, refused when they are somebody else's, locked so that
+//! two daemons never own one home.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DirError {
+    #[error("{what} {} cannot be used: {source}", path.display())]
+    Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{what} {} belongs to user {owner}, not to user {own}; name another one with {variable}", path.display())]
+    Owner { what: &'static str, path: PathBuf, owner: u32, own: u32, variable: &'static str },
+    #[error("{what} {} is open to others (mode {mode:04o}); close it: chmod 700 {}", path.display(), path.display())]
+    Open { what: &'static str, path: PathBuf, mode: u32 },
+    #[error("{what} {} is not a directory", path.display())]
+    NotDir { what: &'static str, path: PathBuf },
+    #[error("the runtime directory {} is used by the daemon of another home; name another one with BELAY_RUNTIME_DIR", path.display())]
+    Shared { path: PathBuf },
+}
+
+/// A lock that lasts as long as the process, however it ends.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _home: File,
+    _runtime: File,
+}
+
+/// Makes the directories and claims them. None if another daemon has the home.
+pub(crate) fn claim(home: &Path, runtime_dir: &Path) -> Result<Option<Claim>, DirError> {
+    make_private("the home", home, belay_protocol::vars::HOME, false)?;
+    let Some(home_lock) = lock("the home", &home.join("daemon.lock"))? else { return Ok(None) };
+    make_private("the runtime directory", runtime_dir, belay_protocol::vars::RUNTIME_DIR, true)?;
+    let runtime_lock = lock("the runtime directory", &runtime_dir.join("daemon.lock"))?;
+    let Some(runtime_lock) = runtime_lock else {
+        return Err(DirError::Shared { path: runtime_dir.to_owned() });
+    };
+    make_private("the directory of tasks", &home.join("tasks"), belay_protocol::vars::HOME, true)?;
+    make_private("the directory of shims", &runtime_dir.join("s"), belay_protocol::vars::RUNTIME_DIR, true)?;
+    Ok(Some(Claim { _home: home_lock, _runtime: runtime_lock }))
+}
+
+fn make_private(
+    what: &'static str,
+    path: &Path,
+    variable: &'static str,
+    strict: bool,
+) -> Result<(), DirError> {
+    let failed = |source| DirError::Io { what, path: path.to_owned(), source };
+    match fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(DirError::NotDir { what, path: path.to_owned() });
+        }
+        other => other.map_err(failed)?,
+    }
+    let meta = fs::symlink_metadata(path).map_err(failed)?;
+    let meta = if meta.is_symlink() && !strict { fs::metadata(path).map_err(failed)? } else { meta };
+    if !meta.is_dir() {
+        return Err(DirError::NotDir { what, path: path.to_owned() });
+    }
+    let own = rustix::process::getuid().as_raw();
+    if meta.uid() != own {
+        return Err(DirError::Owner { what, path: path.to_owned(), owner: meta.uid(), own, variable });
+    }
+    let mode = meta.mode() & 0o7777;
+    if strict && mode & 0o077 != 0 {
+        return Err(DirError::Open { what, path: path.to_owned(), mode });
+    }
+    Ok(())
+}
+
+fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {
+    let failed = |source| DirError::Io { what, path: path.to_owned(), source };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    // For people who look; the lock itself is the truth.
+    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    Ok(Some(file))
+}

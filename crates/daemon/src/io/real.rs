@@ -1,0 +1,93 @@
+//! The world as it is: `/proc`, the file system, the kernel's randomness.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use belay_os::cgroup::Cgroup;
+use belay_os::process;
+use belay_protocol::shim::ProcessId;
+use belay_protocol::task::ProcessInfo;
+use belay_record::{EndFile, LogReader};
+
+use crate::world::{CrashPoint, World};
+
+#[derive(Debug)]
+pub(crate) struct RealWorld {
+    /// Where this daemon ends itself as `kill -9` would, for tests of recovery: the point, and how often it may be passed.
+    pub(crate) crash_at: Option<(String, std::cell::Cell<u32>)>,
+}
+
+impl World for RealWorld {
+    fn random(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(bytes).map_err(io::Error::other)
+    }
+
+    fn processes(&self, shim_pid: i32, cgroup: Option<&Path>) -> Vec<ProcessInfo> {
+        let mut found = process::descendants(shim_pid);
+        let in_cgroup = cgroup.and_then(|path| Cgroup::open(path).ok()?.pids().ok()).unwrap_or_default();
+        let others = in_cgroup.into_iter().filter(|pid| found.iter().all(|known| known.identity.pid != *pid));
+        let others: Vec<_> = others.filter_map(process::info).filter(|info| !info.is_dead()).collect();
+        found.extend(others);
+        found.into_iter().map(process_info).collect()
+    }
+
+    fn log(&self, dir: &Path) -> io::Result<LogReader> {
+        LogReader::open(dir)
+    }
+
+    fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>> {
+        EndFile::read(dir)
+    }
+
+    fn remove_end_file(&self, dir: &Path) {
+        // Left behind it would only be read once more, and say the same.
+        let _ = EndFile::remove(dir);
+    }
+
+    fn is_shim_alive(&self, process: ProcessId) -> bool {
+        process::is_alive(process::Identity { pid: process.pid, start_ticks: process.start_ticks })
+    }
+
+    fn find_program(&self, name: &str, path: &[u8]) -> Option<PathBuf> {
+        let dirs = path.split(|byte| *byte == b':').map(|dir| Path::new(std::ffi::OsStr::from_bytes(dir)));
+        let is_program = |file: &PathBuf| {
+            file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        };
+        dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(name)).find(is_program)
+    }
+
+    fn user_name(&self, uid: u32) -> String {
+        // A static program cannot ask the name services; the file has the local users, and the number is always right.
+        let file = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid));
+        found
+            .and_then(|fields| fields.first().map(|&name| name.to_owned()))
+            .unwrap_or_else(|| uid.to_string())
+    }
+
+    fn boot(&self) -> String {
+        process::boot_id()
+    }
+
+    fn reach(&self, point: CrashPoint) {
+        let Some((name, left)) = &self.crash_at else { return };
+        if name != point.name() {
+            return;
+        }
+        match left.get() {
+            0 => {
+                let own = process::own_identity();
+                let _ = process::signal_identity(own, belay_os::signal::Signal::KILL);
+            }
+            n => left.set(n - 1),
+        }
+    }
+}
+
+fn process_info(info: process::ProcessInfo) -> ProcessInfo {
+    let process::ProcessInfo { identity, ppid, state, command, rss_bytes, cpu_ms, .. } = info;
+    ProcessInfo { pid: identity.pid, ppid, state: state.to_string(), command, rss_bytes, cpu_ms }
+}

@@ -1,0 +1,214 @@
+//! The daemon at work: one thread, one core, everything else around it. Events come in here, actions go out here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use belay_os::process::monotonic_ms;
+use belay_os::spawn::Rlimit;
+use belay_os::tree::Tree;
+use belay_record::frame;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+use super::outbox::Outbox;
+use super::real::RealWorld;
+use super::{search, server, shims};
+use crate::core::Core;
+use crate::event::{Action, ClientId, Event, Moment, ShimId};
+
+/// How long a leaving daemon waits for clients to read their last answers.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+pub(crate) fn now() -> Moment {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment { wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX), mono_ms: monotonic_ms() }
+}
+
+/// What is needed to start a shim.
+#[derive(Debug)]
+pub(crate) struct ShimRecipe {
+    pub(crate) program: std::ffi::CString,
+    pub(crate) socket_dir: PathBuf,
+    pub(crate) cgroup_base: Option<PathBuf>,
+    /// The limits that the daemon itself was started with, before it raised its own.
+    pub(crate) rlimits: Vec<Rlimit>,
+}
+
+/// The core and its connections. Everything runs on one thread, and nothing waits while the core is borrowed.
+pub(crate) struct Hub {
+    core: RefCell<Core<RealWorld>>,
+    inbox: RefCell<VecDeque<Event>>,
+    busy: Cell<bool>,
+    pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
+    pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
+    pub(crate) recipe: ShimRecipe,
+    timer: Notify,
+    serving: Notify,
+    exit: Notify,
+    numbers: Cell<u64>,
+}
+
+impl Hub {
+    pub(crate) fn new(core: Core<RealWorld>, recipe: ShimRecipe) -> Rc<Self> {
+        Rc::new(Self {
+            core: RefCell::new(core),
+            inbox: RefCell::default(),
+            busy: Cell::new(false),
+            clients: RefCell::default(),
+            shims: RefCell::default(),
+            recipe,
+            timer: Notify::new(),
+            serving: Notify::new(),
+            exit: Notify::new(),
+            numbers: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn next_client(&self) -> ClientId {
+        self.numbers.set(self.numbers.get() + 1);
+        ClientId(self.numbers.get())
+    }
+
+    /// The one dispatcher. What an action brings about at once is handled after it, never inside it.
+    pub(crate) fn dispatch(self: &Rc<Self>, event: Event) {
+        self.inbox.borrow_mut().push_back(event);
+        if self.busy.replace(true) {
+            return;
+        }
+        loop {
+            let Some(event) = self.inbox.borrow_mut().pop_front() else { break };
+            let actions = self.core.borrow_mut().handle(now(), event);
+            for action in actions {
+                self.carry_out(action);
+            }
+        }
+        self.busy.set(false);
+        self.timer.notify_one();
+        if self.core.borrow().is_serving() {
+            self.serving.notify_one();
+        }
+    }
+
+    fn carry_out(self: &Rc<Self>, action: Action) {
+        match action {
+            Action::Send { client, line } => {
+                let outbox = self.clients.borrow().get(&client).cloned();
+                if let Some(bytes) = outbox.map(|outbox| outbox.push(line)).filter(|bytes| *bytes > 0) {
+                    self.inbox.borrow_mut().push_back(Event::ClientWrote { client, bytes });
+                }
+            }
+            Action::CloseClient { client } => {
+                if let Some(outbox) = self.clients.borrow().get(&client) {
+                    outbox.close();
+                }
+            }
+            Action::SpawnShim { shim, name } => shims::spawn(self, shim, &name),
+            Action::ConnectShim { shim, name } => shims::connect(self, shim, &name),
+            Action::ToShim { shim, message } => {
+                let mut bytes = Vec::new();
+                if frame::put(&mut bytes, &message).is_ok()
+                    && let Some(outbox) = self.shims.borrow().get(&shim)
+                {
+                    outbox.push(bytes);
+                }
+            }
+            Action::DropShim { shim } => {
+                if let Some(outbox) = self.shims.borrow_mut().remove(&shim) {
+                    outbox.close();
+                }
+            }
+            Action::KillLost(lost) => shims::kill_lost(self, *lost),
+            Action::Search { client, request, search } => search::run(self, client, request, *search),
+            Action::RemoveDir { path } => {
+                // What cannot be removed now is removed by the next look at the directory.
+                let _ = std::fs::remove_dir_all(path);
+            }
+            Action::Reach(point) => self.core.borrow().reach(point),
+            Action::Exit => self.exit.notify_one(),
+        }
+    }
+
+    /// The process ids of every shim that this daemon knows.
+    pub(crate) fn known_shims(&self) -> Vec<i32> {
+        self.core.borrow().shim_pids()
+    }
+
+    pub(crate) fn push_event(self: &Rc<Self>, event: Event) {
+        self.inbox.borrow_mut().push_back(event);
+    }
+
+    /// Adopts, opens the door, serves until told to leave.
+    pub(crate) async fn run(
+        self: &Rc<Self>,
+        listener: tokio::net::UnixListener,
+        ready: impl FnOnce(),
+    ) -> Result<(), belay_journal::Error> {
+        let actions = self.core.borrow_mut().adopt(now())?;
+        self.busy.set(true);
+        for action in actions {
+            self.carry_out(action);
+        }
+        self.busy.set(false);
+        self.dispatch(Event::Tick);
+        tokio::task::spawn_local(keep_time(Rc::clone(self)));
+        tokio::task::spawn_local(heed_signals(Rc::clone(self)));
+        self.serving.notified().await;
+        ready();
+        tokio::select! {
+            () = server::accept(self, &listener) => {}
+            () = self.exit.notified() => {}
+        }
+        drop(listener);
+        self.farewell().await;
+        Ok(())
+    }
+
+    async fn farewell(self: &Rc<Self>) {
+        let clients: Vec<Rc<Outbox>> = self.clients.borrow().values().cloned().collect();
+        let flush = async {
+            for client in &clients {
+                client.below(0).await;
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, flush).await;
+    }
+}
+
+/// Sleeps until the core's next deadline; when there is none, until there is one.
+async fn keep_time(hub: Rc<Hub>) {
+    loop {
+        let deadline = hub.core.borrow().next_deadline();
+        match deadline {
+            None => hub.timer.notified().await,
+            Some(at) => {
+                let left = Duration::from_millis(at.saturating_sub(monotonic_ms()));
+                tokio::select! {
+                    () = tokio::time::sleep(left) => hub.dispatch(Event::Tick),
+                    () = hub.timer.notified() => {}
+                }
+            }
+        }
+    }
+}
+
+async fn heed_signals(hub: Rc<Hub>) {
+    let kinds = (SignalKind::terminate(), SignalKind::interrupt(), SignalKind::child());
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut child)) =
+        (signal(kinds.0), signal(kinds.1), signal(kinds.2))
+    else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => hub.dispatch(Event::Terminate),
+            _ = interrupt.recv() => hub.dispatch(Event::Terminate),
+            _ = child.recv() => {
+                // Shims that left, and orphans of shims that were killed: reaped, so that nothing stays a zombie.
+                let _ = Tree::new(None).reap(&mut Vec::new());
+            }
+        }
+    }
+}

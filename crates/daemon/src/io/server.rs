@@ -1,0 +1,127 @@
+//! Clients at the door: who may come in, reading their lines, and never letting one of them hurt another.
+
+use std::rc::Rc;
+
+use belay_protocol::MAX_REQUEST_BYTES;
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::rpc::{Answer, Version};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::outbox::Outbox;
+use super::run::Hub;
+use crate::config::bounds;
+use crate::event::{ClientId, Event};
+
+/// How many lines of one client are handled before others get their turn.
+const LINES_IN_A_ROW: usize = 16;
+
+const READ_BYTES: usize = 64 * 1024;
+
+pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
+    let own = rustix::process::getuid().as_raw();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let uid = stream.peer_cred().map(|peer| peer.uid());
+                match uid {
+                    Ok(uid) if uid == own => welcome(hub, stream, uid),
+                    // Somebody else's process got through the directory's mode: it is told nothing.
+                    _ => drop(stream),
+                }
+            }
+            // Out of descriptors: whoever is connected goes on being served; the next closing makes room.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32) {
+    if hub.clients.borrow().len() >= bounds::CLIENTS {
+        let error =
+            RpcError::new(ErrorKind::Busy, format!("{} clients are connected already", bounds::CLIENTS))
+                .hint("close some connections, or try again later");
+        let _ = stream.try_write(&error_line(&error));
+        return;
+    }
+    let client = hub.next_client();
+    let outbox = Rc::new(Outbox::new(stream));
+    hub.clients.borrow_mut().insert(client, Rc::clone(&outbox));
+    hub.dispatch(Event::ClientCame { client, uid });
+    let writer = (Rc::clone(hub), Rc::clone(&outbox));
+    tokio::task::spawn_local(async move {
+        let (hub, outbox) = writer;
+        outbox.run(|bytes| hub.dispatch(Event::ClientWrote { client, bytes })).await;
+    });
+    let hub = Rc::clone(hub);
+    tokio::task::spawn_local(async move {
+        listen(&hub, client, &outbox).await;
+        hub.clients.borrow_mut().remove(&client);
+        outbox.close();
+        hub.dispatch(Event::ClientGone { client });
+    });
+}
+
+fn error_line(error: &RpcError) -> Vec<u8> {
+    let answer = Answer::<()> { jsonrpc: Version::V2, id: None, result: None, error: Some(error) };
+    let mut line = serde_json::to_vec(&answer).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// Reads lines until the client leaves, says too much at once, or is told to go.
+async fn listen(hub: &Rc<Hub>, client: ClientId, outbox: &Outbox) {
+    let mut buffer: Vec<u8> = Vec::new();
+    let mut scanned = 0;
+    loop {
+        // A client that does not read its answers is not asked for more questions.
+        outbox.below(bounds::CLIENT_QUEUE_BYTES).await;
+        if outbox.is_closing() || outbox.stream().readable().await.is_err() {
+            return;
+        }
+        let start = buffer.len();
+        buffer.resize(start + READ_BYTES, 0);
+        let read = outbox.stream().try_read(&mut buffer[start..]);
+        buffer.truncate(start + read.as_ref().copied().unwrap_or(0));
+        match read {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        }
+        scanned = take_lines(hub, client, outbox, &mut buffer, scanned).await;
+        if buffer.len() > MAX_REQUEST_BYTES {
+            let message = format!("a request is at most {MAX_REQUEST_BYTES} bytes long, on one line");
+            outbox.push(error_line(&RpcError::new(ErrorKind::TooLarge, message)));
+            outbox.close();
+            return;
+        }
+    }
+}
+
+/// Handles every whole line in the buffer. Returns how much of the rest has been looked through already.
+async fn take_lines(
+    hub: &Rc<Hub>,
+    client: ClientId,
+    outbox: &Outbox,
+    buffer: &mut Vec<u8>,
+    mut scanned: usize,
+) -> usize {
+    let mut taken = 0;
+    let mut in_a_row = 0;
+    while let Some(place) = buffer[scanned..].iter().position(|byte| *byte == b'\n') {
+        let line = buffer[taken..scanned + place].to_vec();
+        scanned += place + 1;
+        taken = scanned;
+        if !line.iter().all(u8::is_ascii_whitespace) {
+            hub.dispatch(Event::ClientSaid { client, line });
+        }
+        in_a_row += 1;
+        if in_a_row % LINES_IN_A_ROW == 0 {
+            tokio::task::yield_now().await;
+            outbox.below(bounds::CLIENT_QUEUE_BYTES).await;
+        }
+    }
+    buffer.drain(..taken);
+    buffer.shrink_to(READ_BYTES * 2);
+    buffer.len()
+}

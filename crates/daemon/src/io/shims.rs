@@ -1,0 +1,191 @@
+//! Shims as processes and connections: starting them, reaching them again, listening, and ending what a dead one left.
+
+use std::ffi::CString;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream as StdStream;
+use std::rc::Rc;
+
+use belay_os::process::{self, Identity};
+use belay_os::spawn::{Session, SpawnSpec, spawn as spawn_process};
+use belay_os::{fds, tree};
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::shim::{FromShim, ProcessId};
+use belay_protocol::vars;
+use belay_record::frame::Frames;
+use tokio::net::UnixStream;
+
+use super::outbox::Outbox;
+use super::run::{Hub, ShimRecipe};
+use crate::event::{Event, LostTask, ShimId};
+
+/// How long the kill of a lost tree may take before its survivors are named.
+const KILL_MS: u64 = 10_000;
+
+pub(crate) fn spawn(hub: &Rc<Hub>, shim: ShimId, name: &str) {
+    match start(&hub.recipe, name) {
+        Ok((stream, process)) => {
+            attach(hub, shim, stream);
+            hub.push_event(Event::ShimSpawned { shim, process });
+        }
+        Err(error) => hub.push_event(Event::ShimNotSpawned { shim, error }),
+    }
+}
+
+/// Starts a shim with one end of a socket pair as its standard input, and nothing of our environment.
+fn start(recipe: &ShimRecipe, name: &str) -> Result<(UnixStream, ProcessId), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let (ours, theirs) = StdStream::pair().map_err(told)?;
+    ours.set_nonblocking(true).map_err(told)?;
+    let null = fds::null().map_err(told)?;
+    let word = |bytes: &[u8]| CString::new(bytes).map_err(|error| error.to_string());
+    let socket = recipe.socket_dir.join(format!("{name}.sock"));
+    let mut argv = vec![
+        recipe.program.clone(),
+        word(b"shim")?,
+        word(name.as_bytes())?,
+        word(socket.as_os_str().as_bytes())?,
+    ];
+    if let Some(base) = &recipe.cgroup_base {
+        argv.push(word(base.join(name).as_os_str().as_bytes())?);
+    }
+    let spec = SpawnSpec {
+        argv: &argv,
+        envp: &[],
+        cwd: Some(c"/"),
+        umask: Some(0o077),
+        rlimits: &recipe.rlimits,
+        stdin: theirs.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+        cgroup: None,
+        session: Session::NewSession,
+    };
+    let spawned = spawn_process(&spec).map_err(|error| error.to_string())?;
+    let Identity { pid, start_ticks } = spawned.identity;
+    let stream = UnixStream::from_std(ours).map_err(told)?;
+    Ok((stream, ProcessId { pid, start_ticks }))
+}
+
+pub(crate) fn connect(hub: &Rc<Hub>, shim: ShimId, name: &str) {
+    let socket = hub.recipe.socket_dir.join(format!("{name}.sock"));
+    let hub = Rc::clone(hub);
+    tokio::task::spawn_local(async move {
+        match UnixStream::connect(&socket).await {
+            Ok(stream) => {
+                attach(&hub, shim, stream);
+                hub.dispatch(Event::ShimConnected { shim });
+            }
+            Err(error) => hub.dispatch(Event::ShimUnreachable { shim, error: error.to_string() }),
+        }
+    });
+}
+
+fn attach(hub: &Rc<Hub>, shim: ShimId, stream: UnixStream) {
+    let outbox = Rc::new(Outbox::new(stream));
+    hub.shims.borrow_mut().insert(shim, Rc::clone(&outbox));
+    let writer = Rc::clone(&outbox);
+    tokio::task::spawn_local(async move { writer.run(|_| ()).await });
+    let hub = Rc::clone(hub);
+    tokio::task::spawn_local(async move {
+        listen(&hub, shim, &outbox).await;
+        outbox.close();
+        let is_current = hub.shims.borrow().get(&shim).is_some_and(|current| Rc::ptr_eq(current, &outbox));
+        if is_current {
+            hub.shims.borrow_mut().remove(&shim);
+            hub.dispatch(Event::ShimGone { shim });
+        }
+    });
+}
+
+async fn listen(hub: &Rc<Hub>, shim: ShimId, outbox: &Outbox) {
+    let mut frames = Frames::default();
+    let mut buffer = vec![0; 4096];
+    loop {
+        if outbox.stream().readable().await.is_err() || outbox.is_closing() {
+            return;
+        }
+        match outbox.stream().try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(length) => frames.feed(&buffer[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        }
+        // Everything that one read brought is one event, so that it is one commit.
+        let mut messages: Vec<FromShim> = Vec::new();
+        loop {
+            match frames.take() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+        if !messages.is_empty() {
+            hub.dispatch(Event::ShimSaid { shim, messages });
+        }
+    }
+}
+
+/// Finds and kills what a dead shim left. It may take its time, so it runs beside the core.
+pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
+    let known: Vec<i32> = hub.known_shims();
+    let shim_words = format!("{} shim ", hub.recipe.program.to_string_lossy());
+    let hub = Rc::clone(hub);
+    tokio::task::spawn_local(async move {
+        let task = lost.task.clone();
+        let killed = tokio::task::spawn_blocking(move || find_and_kill(&lost, &known, &shim_words)).await;
+        let (found, survivors) = killed.unwrap_or_default();
+        hub.dispatch(Event::LostKilled { task, found, survivors });
+    });
+}
+
+fn find_and_kill(lost: &LostTask, known_shims: &[i32], shim_words: &str) -> (u64, Vec<SurvivorInfo>) {
+    let identity = |process: ProcessId| Identity { pid: process.pid, start_ticks: process.start_ticks };
+    let marker = format!("{}={}", vars::TASK, lost.task);
+    let seen = std::cell::RefCell::new(std::collections::HashSet::new());
+    let find = || {
+        let leader = lost.leader.map(identity);
+        let mut found = process::find_lost(identity(lost.shim), leader, lost.cgroup.as_deref(), &marker);
+        found.extend(orphans(known_shims, shim_words));
+        seen.borrow_mut().extend(found.iter().map(|process| process.identity));
+        found
+    };
+    let survivors = tree::kill_lost(find, KILL_MS);
+    if let Some(cgroup) = &lost.cgroup {
+        let _ = belay_os::cgroup::Cgroup::open(cgroup).and_then(belay_os::cgroup::Cgroup::remove);
+    }
+    let named = survivors.into_iter().map(|process| SurvivorInfo {
+        pid: process.identity.pid,
+        start_ticks: process.identity.start_ticks,
+        uid: process.uid,
+        command: process.command,
+    });
+    (seen.borrow().len() as u64, named.collect())
+}
+
+/// The daemon is a subreaper too: what a dead shim leaves comes to it, and is no shim.
+fn orphans(known_shims: &[i32], shim_words: &str) -> Vec<process::ProcessInfo> {
+    let own = process::own_identity().pid;
+    let children = process::descendants(own);
+    let strays: Vec<i32> = children
+        .iter()
+        .filter(|child| child.ppid == own && !known_shims.contains(&child.identity.pid))
+        // A shim that was started since the list was made.
+        .filter(|child| !child.command.starts_with(shim_words))
+        .map(|child| child.identity.pid)
+        .collect();
+    let mut found: Vec<process::ProcessInfo> = Vec::new();
+    for child in children {
+        let below = strays.contains(&child.identity.pid)
+            || found.iter().any(|parent| parent.identity.pid == child.ppid);
+        if below {
+            found.push(child);
+        }
+    }
+    found
+}
+
+/// Whether this process can be the parent of orphans.
+pub(crate) fn become_subreaper() -> std::io::Result<()> {
+    tree::become_subreaper()
+}

@@ -1,0 +1,207 @@
+//! How a daemon comes up: settings, directories, lock, journal, containment, then the loop. Whoever started it is told
+//! when it is ready, or why it is not.
+
+use std::ffi::{CString, OsString};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use belay_journal::{Journal, Opened};
+use belay_os::cgroup::{Layout, Probe, probe};
+use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
+use belay_os::fds;
+use belay_os::spawn::Rlimit;
+use belay_protocol::Bytes;
+use belay_protocol::daemon::ContainmentInfo;
+
+use super::dirs::{self, Claim};
+use super::real::RealWorld;
+use super::run::{Hub, ShimRecipe, now};
+use super::settings::Settings;
+use super::shims;
+use crate::config::Config;
+use crate::core::Core;
+
+/// How long whoever starts a daemon waits for it: adopting a thousand tasks takes two seconds.
+const START_MS: u64 = 30_000;
+
+const COULD_NOT_START: u8 = 4;
+
+/// `belay daemon --home DIR --runtime-dir DIR`: ends when a daemon is ready in the background.
+pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let settings = Settings::read(|name| std::env::var_os(name)).map_err(|error| error.to_string());
+    let started = settings.and_then(|settings| {
+        let (home, runtime_dir) = directories(args)?;
+        match daemonize().map_err(|error| format!("no daemon could be started: {error}"))? {
+            Forked::Parent(child) => match child.wait(START_MS) {
+                Ok(text) if text == READY => Ok(()),
+                Ok(text) if text.is_empty() => Err("the daemon died while starting".to_owned()),
+                Ok(text) => Err(text),
+                Err(error) => Err(format!("the daemon does not get ready: {error}")),
+            },
+            Forked::Child(ready) => be_daemon(settings, &home, &runtime_dir, ready),
+        }
+    });
+    match started {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            let _ = writeln!(std::io::stderr(), "{message}");
+            ExitCode::from(COULD_NOT_START)
+        }
+    }
+}
+
+const READY: &str = "ready";
+
+fn directories(mut args: impl Iterator<Item = OsString>) -> Result<(PathBuf, PathBuf), String> {
+    let usage = "usage: belay daemon --home DIR --runtime-dir DIR (both absolute)";
+    let (mut home, mut runtime_dir) = (None, None);
+    while let Some(flag) = args.next() {
+        let value = args.next().map(PathBuf::from).filter(|path| path.is_absolute());
+        match flag.to_str() {
+            Some("--home") => home = value,
+            Some("--runtime-dir") => runtime_dir = value,
+            _ => return Err(usage.to_owned()),
+        }
+    }
+    home.zip(runtime_dir).ok_or_else(|| usage.to_owned())
+}
+
+fn be_daemon(settings: Settings, home: &Path, runtime_dir: &Path, ready: ReadyPipe) -> Result<(), String> {
+    match prepare(settings, home, runtime_dir) {
+        Ok(None) => {
+            // Another daemon has the home: whoever asked for one has one.
+            let _ = ready.tell(READY);
+            Ok(())
+        }
+        Ok(Some(prepared)) => prepared.run(ready),
+        Err(message) => {
+            let _ = ready.tell(&message);
+            Err(message)
+        }
+    }
+}
+
+struct Prepared {
+    core: Core<RealWorld>,
+    recipe: ShimRecipe,
+    listener: std::os::unix::net::UnixListener,
+    socket: PathBuf,
+    _claim: Claim,
+}
+
+/// Everything up to the loop. None if another daemon owns the home.
+fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option<Prepared>, String> {
+    let Some(claim) = dirs::claim(home, runtime_dir).map_err(|error| error.to_string())? else {
+        return Ok(None);
+    };
+    log_panics(home);
+    let rlimits = fds::raise_nofile().map(|before: Rlimit| vec![before]).unwrap_or_default();
+    shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
+    let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
+    let containment = containment(home, settings.cgroup);
+    let config = Config {
+        home: home.to_owned(),
+        runtime_dir: runtime_dir.to_owned(),
+        idle_exit: settings.idle_exit,
+        retention: settings.retention,
+        containment: containment.clone(),
+        output_limit_bytes: Config::DEFAULT_OUTPUT_LIMIT_BYTES,
+    };
+    let crash_at = settings.crash_at.map(|(point, count)| (point, std::cell::Cell::new(count)));
+    let mut core =
+        Core::new(RealWorld { crash_at }, config, journal, now()).map_err(|error| explain(&error))?;
+    for notice in notices {
+        core.notice(notice.what, "");
+    }
+    let socket = runtime_dir.join("daemon.sock");
+    let listener =
+        bind(&socket).map_err(|error| format!("the socket {} cannot be made: {error}", socket.display()))?;
+    let program =
+        std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let recipe = ShimRecipe {
+        program: CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?,
+        socket_dir: runtime_dir.join("s"),
+        cgroup_base: containment.cgroup.map(|path| PathBuf::from(path.as_os_str())),
+        rlimits,
+    };
+    Ok(Some(Prepared { core, recipe, listener, socket, _claim: claim }))
+}
+
+impl Prepared {
+    fn run(self, ready: ReadyPipe) -> Result<(), String> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
+        let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
+        let Self { core, recipe, listener, socket, _claim } = self;
+        let local = tokio::task::LocalSet::new();
+        let result = local.block_on(&runtime, async move {
+            let listener = tokio::net::UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+            let hub = Hub::new(core, recipe);
+            let tell = move || {
+                let _ = ready.tell(READY);
+            };
+            hub.run(listener, tell).await.map_err(|error| explain(&error))
+        });
+        // While the lock is held: a new daemon's socket is never removed by an old one.
+        let _ = std::fs::remove_file(&socket);
+        result
+    }
+}
+
+/// Nobody else holds the home, so a socket that is there is stale.
+fn bind(socket: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = std::os::unix::net::UnixListener::bind(socket)?;
+    std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn containment(home: &Path, wanted: bool) -> ContainmentInfo {
+    let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
+    if !wanted {
+        let why = format!("cgroups are switched off by {}", belay_protocol::vars::CGROUP);
+        return ContainmentInfo { kind: "subreaper".to_owned(), layout: "off".to_owned(), cgroup: None, why };
+    }
+    let Probe { layout, usable, why, .. } = probe(&name);
+    let layout = match layout {
+        Layout::PureV2 => "v2",
+        Layout::Hybrid => "hybrid",
+        Layout::V1Only => "v1",
+        Layout::None => "none",
+    };
+    let kind = if usable.is_some() { "cgroup" } else { "subreaper" };
+    ContainmentInfo {
+        kind: kind.to_owned(),
+        layout: layout.to_owned(),
+        cgroup: usable.map(|path| Bytes::from(path.into_os_string())),
+        why,
+    }
+}
+
+fn explain(error: &belay_journal::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// A daemon has no terminal; what would be said there goes to a file that `doctor` knows.
+fn log_panics(home: &Path) {
+    let path = home.join("daemon.log");
+    std::panic::set_hook(Box::new(move |panic| {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        if let Ok(mut file) = file {
+            let _ = writeln!(file, "{panic}");
+        }
+    }));
+}

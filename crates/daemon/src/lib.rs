@@ -1,0 +1,21 @@
+//! The daemon: one per home. It keeps the registry and the journal, hands tasks to shims, adopts them after a crash,
+//! and answers clients. It holds no process itself: that is the shims' work, and it may die at any instant.
+
+mod adopt;
+mod answer;
+pub mod config;
+pub mod core;
+mod doc;
+pub mod event;
+mod fingerprint;
+mod follow;
+mod handlers;
+mod info;
+mod io;
+mod life;
+mod pool;
+mod record;
+mod retention;
+pub mod world;
+
+pub use io::main;

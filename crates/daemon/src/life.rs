@@ -1,0 +1,310 @@
+//! Following the tasks that shims hold: each life event is applied once, recorded once, and told to whoever waits.
+
+use belay_model::{Event, Outcome, State, step};
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::methods::notify;
+use belay_protocol::shim::{
+    EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
+    WriteResult as ShimWrite,
+};
+use belay_protocol::task::{
+    AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo, WaitResult, WriteResult,
+};
+use belay_record::convert::{Wire as _, event_from_wire, outcome_info, status};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Pending, What};
+use crate::core::{Core, ShimStage};
+use crate::event::{Action, ShimId};
+use crate::info::{Live, task_info};
+use crate::world::{CrashPoint, World};
+
+impl<W: World> Core<W> {
+    pub(crate) fn shim_said(&mut self, shim: ShimId, message: FromShim) {
+        match message {
+            FromShim::Hello(hello) => self.shim_greets(shim, hello),
+            FromShim::Ready => self.shim_ready(shim),
+            FromShim::Life(item) => self.life(shim, item),
+            FromShim::Output { bytes } => self.output_grew(shim, bytes),
+            FromShim::Now(now) => self.shim_told(&now),
+            FromShim::Written { write, result } => self.shim_wrote(write, &result),
+        }
+    }
+
+    fn shim_greets(&mut self, id: ShimId, hello: Hello) {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        shim.process = Some(hello.process);
+        shim.cgroup = hello.cgroup;
+        if !(SHIM_PROTOCOL_OLDEST..=SHIM_PROTOCOL).contains(&hello.protocol) {
+            // It holds its task and keeps its end; a daemon that understands it will adopt it.
+            let holds = shim.task.clone().unwrap_or_else(|| "no task".to_owned());
+            let message =
+                format!("the shim of {holds} speaks protocol {}, which this daemon does not", hello.protocol);
+            self.notice(message, "run the newer belay: belay down, then any command of the newer one");
+            self.open_doors_when_done();
+            return;
+        }
+        if shim.stage == ShimStage::Coming && shim.task.is_some() {
+            self.shim_found(id, hello.task);
+        }
+    }
+
+    /// One event of a life, at its number. Numbers that were seen before say nothing new.
+    fn life(&mut self, shim: ShimId, item: LifeItem) {
+        let Some(id) = self.shims.get(&shim).and_then(|shim| shim.task.clone()) else { return };
+        if item.task == id {
+            self.apply_life(&id, item);
+        }
+    }
+
+    pub(crate) fn apply_life(&mut self, id: &str, item: LifeItem) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        if item.number <= task.applied {
+            return;
+        }
+        task.applied = item.number;
+        let doc = &mut task.entry.doc;
+        match &item.event {
+            LifeEvent::Spawned { process, .. } => doc.leader = Some(*process),
+            LifeEvent::LeaderExited { exit } => doc.leader_exit = Some(*exit),
+            _ => {}
+        }
+        let before = task.state.clone();
+        task.state = step(&task.policy, before, event_from_wire(item.event.clone())).state;
+        if let Some(end) = &item.end {
+            // The shim was there; what it says about the end counts, also if a newer daemon would judge otherwise.
+            task.state = State::Ended(Outcome::from_wire(end.end.clone()));
+            doc.end = Some((**end).clone());
+        }
+        doc.status = status(&task.state);
+        let is_fresh = item.number > doc.seen;
+        doc.seen = doc.seen.max(item.number);
+        let ended = task.state.is_ended();
+        if is_fresh {
+            self.world.reach(if ended { CrashPoint::BeforeEnd } else { CrashPoint::BeforeLife });
+            self.record_life(id, &item);
+        }
+        if ended {
+            self.finish_task(id);
+        } else {
+            self.answer_started(id);
+        }
+    }
+
+    fn record_life(&mut self, id: &str, item: &LifeItem) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let entry = task.entry.clone();
+        let told = describe(&item.event, &task.state, item.end.as_deref());
+        self.put(&entry);
+        if let Some((kind, more)) = told {
+            self.emit(kind, Some((id, &entry.session)), more);
+        }
+        if !entry.doc.status.is_ended() {
+            self.durable.push(Action::Reach(CrashPoint::AfterLife));
+        }
+    }
+
+    /// Whoever waited for the start gets the id; whoever waits for the end hears it too.
+    fn answer_started(&mut self, id: &str) {
+        let Some(task) = self.tasks.get(id) else { return };
+        if !matches!(task.state, State::Running(_) | State::Stopping(_)) {
+            return;
+        }
+        for pending in task.pending.clone() {
+            let Some(Pending { what: What::Start { when, .. }, caller, .. }) = self.pending.get(&pending)
+            else {
+                continue;
+            };
+            let (when, caller) = (*when, caller.clone());
+            let Some(info) = self.live_info(id, false, None) else { return };
+            match when {
+                AnswerWhen::Started => {
+                    self.take_pending(pending);
+                    self.reply(&caller, &info);
+                }
+                AnswerWhen::Ended => self.notify(caller.client, notify::TASK_STARTED, &info),
+            }
+        }
+    }
+
+    /// The end: durable first, then the shim may forget, then everybody who waited hears of it.
+    pub(crate) fn finish_task(&mut self, id: &str) {
+        self.must_commit = true;
+        let Some(task) = self.tasks.remove(id) else { return };
+        self.waiting.retain(|waiting| waiting != id);
+        if let Some(shim) = task.shim {
+            self.durable.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
+            self.durable.push(Action::Reach(CrashPoint::AfterAck));
+            if let Some(shim) = self.shims.get_mut(&shim) {
+                shim.task = None;
+                shim.watched = false;
+            }
+        }
+        // Said only when durable: a daemon that dies now says it again, and says the same.
+        self.commit_or_retry();
+        self.world.reach(CrashPoint::AfterEnd);
+        let info = task_info(&task.entry, Live::default());
+        for pending in task.pending {
+            if let Some(pending) = self.take_pending(pending) {
+                self.answer_ended(pending, &info, &task.follows);
+            }
+        }
+        self.one_of_all_ended(&info);
+        for follow in task.follows {
+            self.end_follow(follow, info.output.bytes);
+        }
+        self.ended_since_gc += 1;
+    }
+
+    fn answer_ended(&mut self, pending: Pending, info: &TaskInfo, follows: &[u64]) {
+        let Pending { caller, what, .. } = pending;
+        match what {
+            What::Start { when, .. } => {
+                let own =
+                    |follow: &u64| self.follows.get(follow).is_some_and(|follow| follow.answers(&caller));
+                match follows.iter().copied().find(own) {
+                    // Its output first, to the last byte.
+                    Some(follow) if when == AnswerWhen::Ended => {
+                        self.answer_after_follow(follow, caller, info.clone());
+                    }
+                    _ => self.reply(&caller, info),
+                }
+            }
+            What::Inspect { .. } => self.reply(&caller, info),
+            What::Wait { task } => {
+                self.reply(&caller, &WaitResult { id: task, met: Met::Ended, task: info.clone() });
+            }
+            What::Stop { .. } => self.reply(&caller, &stop_result(info)),
+            What::Write { .. } => {
+                let error =
+                    RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id");
+                self.fail(&caller, error);
+            }
+            What::Events { .. } | What::StopAll { .. } | What::Search => {}
+        }
+    }
+
+    fn shim_told(&mut self, now: &Now) {
+        let Some(Pending { what: What::Inspect { task }, caller, .. }) = self.pending.get(&now.query) else {
+            return;
+        };
+        let (id, caller) = (task.clone(), caller.clone());
+        self.take_pending(now.query);
+        if let Some(info) = self.live_info(&id, true, Some(now)) {
+            self.reply(&caller, &info);
+        }
+    }
+
+    fn shim_wrote(&mut self, write: u64, result: &ShimWrite) {
+        let Some(Pending { what: What::Write { task, bytes }, caller, .. }) = self.take_pending(write) else {
+            return;
+        };
+        match result {
+            ShimWrite::Accepted { pending } => {
+                let accepted = WriteResult { id: task, accepted_bytes: bytes, pending_bytes: *pending };
+                self.reply(&caller, &accepted);
+            }
+            ShimWrite::Closed => {
+                let error =
+                    RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
+                self.fail(&caller, error.hint("start it with --stdin to be able to write to it"));
+            }
+            ShimWrite::Full { pending } => {
+                let message =
+                    format!("the command does not read: {pending} bytes are waiting for it already");
+                self.fail(
+                    &caller,
+                    RpcError::new(ErrorKind::Busy, message).hint("try again when it has read"),
+                );
+            }
+        }
+    }
+
+    /// What is left of a task whose shim is gone has been dealt with: that is its end.
+    pub(crate) fn lost_killed(&mut self, id: &str, found: u64, survivors: Vec<SurvivorInfo>) {
+        let known = match found {
+            0 => "its shim was killed; nobody of its tree was found alive".to_owned(),
+            n => format!("its shim was killed; {n} processes of its tree were found and killed"),
+        };
+        self.lose_task(id, known, survivors);
+    }
+
+    /// Ends a task that nobody can say the end of.
+    pub(crate) fn lose_task(&mut self, id: &str, known: String, survivors: Vec<SurvivorInfo>) {
+        let output = self.output_of_lost(id);
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let event = Event::ShimLost { known: known.clone(), survivors: Vec::from_wire(survivors.clone()) };
+        task.state = step(&task.policy, task.state.clone(), event).state;
+        let Some(outcome) = task.state.outcome() else { return };
+        let record = EndRecord {
+            end: outcome.to_wire(),
+            ended_at_ms: self.now.wall_ms,
+            receipt: None,
+            output,
+            capture: None,
+        };
+        self.end_here(id, record);
+        self.notice(format!("task {id} was lost: {known}"), "inspect it for what is known");
+    }
+
+    /// Ends a task by the daemon's own hand: it never had a shim, or has none any more.
+    pub(crate) fn end_here(&mut self, id: &str, record: EndRecord) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.shim = None;
+        task.state = State::Ended(Outcome::from_wire(record.end.clone()));
+        task.entry.doc.status = status(&task.state);
+        task.entry.doc.end = Some(record);
+        let entry = task.entry.clone();
+        self.put(&entry);
+        let more = ended(entry.doc.status, entry.doc.end.as_ref());
+        self.emit("task.ended", Some((id, &entry.session)), more);
+        self.finish_task(id);
+    }
+}
+
+/// The answer to a stop, once the task has ended.
+pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
+    let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt.clone());
+    // Without a receipt the stop came too late: the command had ended by itself.
+    let result = if receipt.is_some() { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
+    StopResult { id: info.id.clone(), result, status: Some(info.status), receipt }
+}
+
+/// An event of a life as it stands in the record: its type and what is special to it. Signals are in the receipt.
+fn describe(
+    event: &LifeEvent,
+    state: &State,
+    end: Option<&EndRecord>,
+) -> Option<(&'static str, Map<String, Value>)> {
+    if state.is_ended() {
+        return Some(("task.ended", ended(status(state), end)));
+    }
+    match event {
+        LifeEvent::Spawned { process, .. } => Some(("task.started", object(json!({ "pid": process.pid })))),
+        LifeEvent::LeaderExited { exit } => Some(("task.leader_exited", object(json!({ "exit": exit })))),
+        LifeEvent::Stop { .. } | LifeEvent::ClockRanOut { .. } | LifeEvent::BudgetRanOut { .. } => {
+            let State::Stopping(stopping) = state else { return None };
+            let mut more = object(json!({ "level": stopping.level.name() }));
+            more.extend(object(json!(stopping.cause.to_wire())));
+            Some(("task.stopping", more))
+        }
+        LifeEvent::Detach => Some(("task.detached", Map::new())),
+        LifeEvent::SpawnFailed { .. }
+        | LifeEvent::TreeEmpty
+        | LifeEvent::Signalled { .. }
+        | LifeEvent::Survivors { .. }
+        | LifeEvent::ShimLost { .. } => None,
+    }
+}
+
+fn ended(status: Status, end: Option<&EndRecord>) -> Map<String, Value> {
+    object(json!({ "status": status, "outcome": end.map(outcome_info) }))
+}
+
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}

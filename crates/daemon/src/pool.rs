@@ -1,0 +1,147 @@
+//! The pool of shims: a few stand ready, used ones come back when they are clean, and a start takes the warmest.
+
+use belay_model::{Event, step};
+use belay_protocol::life::{End, OutputInfo, StartError, StartStage};
+use belay_protocol::shim::{EndRecord, ProcessId, SHIM_PROTOCOL, ToShim};
+use belay_protocol::task::Status;
+
+use crate::config::bounds;
+use crate::core::{Core, Phase, Shim, ShimStage};
+use crate::doc::{Entry, ShimDoc};
+use crate::event::{Action, ShimId};
+use crate::fingerprint::hex;
+use crate::world::{CrashPoint, World};
+
+impl<W: World> Core<W> {
+    /// Keeps enough shims on their way for who waits, and a few to spare.
+    pub(crate) fn refill_pool(&mut self) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        let wanted = self.waiting.len() + bounds::SHIMS_READY.0;
+        if self.ready.len() >= wanted {
+            return;
+        }
+        let coming =
+            self.shims.values().filter(|shim| shim.stage == ShimStage::Coming && shim.task.is_none()).count();
+        let missing = wanted.saturating_sub(self.ready.len() + coming);
+        for _ in 0..missing.min(bounds::SHIMS_COMING.saturating_sub(coming)) {
+            self.spawn_shim();
+        }
+    }
+
+    pub(crate) fn shim_pids(&self) -> Vec<i32> {
+        self.shims.values().filter_map(|shim| shim.process).map(|process| process.pid).collect()
+    }
+
+    fn spawn_shim(&mut self) {
+        let mut random = [0; 8];
+        if self.world.random(&mut random).is_err() {
+            return;
+        }
+        let shim = ShimId(self.next_number());
+        let name = hex(&random);
+        let state = Shim {
+            name: name.clone(),
+            process: None,
+            cgroup: None,
+            task: None,
+            stage: ShimStage::Coming,
+            watched: false,
+        };
+        self.shims.insert(shim, state);
+        self.actions.push(Action::SpawnShim { shim, name });
+    }
+
+    pub(crate) fn shim_spawned(&mut self, id: ShimId, process: ProcessId) {
+        if let Some(shim) = self.shims.get_mut(&id) {
+            shim.process = Some(process);
+            let hello = ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 };
+            self.actions.push(Action::ToShim { shim: id, message: hello });
+        }
+    }
+
+    /// No process, no descriptor, no memory: whoever waits for a shim is told, and nobody is left waiting.
+    pub(crate) fn shim_not_spawned(&mut self, id: ShimId, error: &str) {
+        self.shims.remove(&id);
+        self.notice(format!("no shim could be started: {error}"), "see the limits of this user: ulimit -a");
+        let others_come =
+            self.shims.values().any(|shim| shim.stage == ShimStage::Coming && shim.task.is_none());
+        if others_come || !self.ready.is_empty() {
+            return;
+        }
+        for task in std::mem::take(&mut self.waiting) {
+            let message = format!("no process could be started to hold the task: {error}");
+            let error = StartError { stage: StartStage::Resources, errno: 0, message };
+            self.end_unstarted(&task, End::Spawn { error });
+        }
+    }
+
+    /// Ends a task that was never handed to a shim.
+    pub(crate) fn end_unstarted(&mut self, task: &str, end: End) {
+        let output = OutputInfo::default();
+        let record = EndRecord { end, ended_at_ms: self.now.wall_ms, receipt: None, output, capture: None };
+        self.end_here(task, record);
+    }
+
+    /// A shim is clean and free: the next in line gets it, or it joins the pool, or it is one too many.
+    pub(crate) fn shim_ready(&mut self, id: ShimId) {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        if shim.stage == ShimStage::Ready || shim.task.is_some() {
+            return;
+        }
+        shim.stage = ShimStage::Ready;
+        if self.phase == Phase::Leaving || self.ready.len() >= bounds::SHIMS_READY.1 {
+            self.shims.remove(&id);
+            self.actions.push(Action::DropShim { shim: id });
+            return;
+        }
+        self.ready.push(id);
+        if let Some(task) = self.waiting.pop_front() {
+            self.hand_over(&task);
+        }
+    }
+
+    /// Takes a ready shim for a task that is about to be recorded, and names it in the record.
+    pub(crate) fn take_ready(&mut self, entry: &mut Entry) -> Option<ShimId> {
+        let id = self.ready.pop()?;
+        let shim = self.shims.get(&id)?;
+        let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
+        entry.doc.shim = Some(ShimDoc { name, process: shim.process?, cgroup });
+        entry.doc.status = Status::Starting;
+        Some(id)
+    }
+
+    /// A task that waited gets its shim: durable first, then the start.
+    fn hand_over(&mut self, task_id: &str) {
+        let Some(mut entry) = self.tasks.get(task_id).map(|task| task.entry.clone()) else { return };
+        let Some(shim) = self.take_ready(&mut entry) else { return };
+        self.put(&entry);
+        if let Some(task) = self.tasks.get_mut(task_id) {
+            task.entry = entry;
+        }
+        self.must_commit = true;
+        let mark = self.actions.len();
+        self.begin(task_id, shim);
+        let later = self.actions.split_off(mark);
+        self.durable.extend(later);
+    }
+
+    /// Gives a recorded task to its shim.
+    pub(crate) fn begin(&mut self, task_id: &str, shim_id: ShimId) {
+        let (Some(task), Some(shim)) = (self.tasks.get_mut(task_id), self.shims.get_mut(&shim_id)) else {
+            return;
+        };
+        let Some(start) = task.start.take() else { return };
+        shim.stage = ShimStage::Holding;
+        shim.task = Some(task_id.to_owned());
+        shim.watched = !task.follows.is_empty();
+        task.shim = Some(shim_id);
+        task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
+        if shim.watched {
+            self.actions.push(Action::ToShim { shim: shim_id, message: ToShim::Watch { on: true } });
+        }
+        self.actions.push(Action::ToShim { shim: shim_id, message: ToShim::Start(start) });
+        self.actions.push(Action::Reach(CrashPoint::AfterStart));
+    }
+}

@@ -1,0 +1,71 @@
+//! What the core asks of the world directly, because the answer is there at once: randomness, `/proc`, a task's
+//! directory. The simulator has its own.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use belay_protocol::task::ProcessInfo;
+use belay_record::{EndFile, LogReader};
+
+pub trait World {
+    fn random(&mut self, bytes: &mut [u8]) -> io::Result<()>;
+    /// Everybody below this process and in this cgroup.
+    fn processes(&self, shim_pid: i32, cgroup: Option<&Path>) -> Vec<ProcessInfo>;
+    fn log(&self, dir: &Path) -> io::Result<LogReader>;
+    fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>>;
+    fn remove_end_file(&self, dir: &Path);
+    fn is_shim_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;
+    fn find_program(&self, name: &str, path: &[u8]) -> Option<PathBuf>;
+    fn user_name(&self, uid: u32) -> String;
+    fn boot(&self) -> String;
+    /// A place where a fault can be injected.
+    fn reach(&self, point: CrashPoint);
+}
+
+/// The steps between which a daemon may die. Each has a test that kills it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashPoint {
+    BeforeCreate,
+    AfterCreate,
+    AfterStart,
+    BeforeLife,
+    AfterLife,
+    BeforeEnd,
+    AfterEnd,
+    AfterAck,
+    AfterStopSent,
+    BeforeRemove,
+    AfterRemove,
+}
+
+impl CrashPoint {
+    pub const ALL: [Self; 11] = [
+        Self::BeforeCreate,
+        Self::AfterCreate,
+        Self::AfterStart,
+        Self::BeforeLife,
+        Self::AfterLife,
+        Self::BeforeEnd,
+        Self::AfterEnd,
+        Self::AfterAck,
+        Self::AfterStopSent,
+        Self::BeforeRemove,
+        Self::AfterRemove,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BeforeCreate => "before-create",
+            Self::AfterCreate => "after-create",
+            Self::AfterStart => "after-start",
+            Self::BeforeLife => "before-life",
+            Self::AfterLife => "after-life",
+            Self::BeforeEnd => "before-end",
+            Self::AfterEnd => "after-end",
+            Self::AfterAck => "after-ack",
+            Self::AfterStopSent => "after-stop-sent",
+            Self::BeforeRemove => "before-remove",
+            Self::AfterRemove => "after-remove",
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The open record and everything that can be asked of it. Writing is in `commit` and `expire`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Params, params_from_iter};
+
+use crate::checkpoint::Checkpointer;
+use crate::row::{self, Counts, EVENT_COLUMNS, EventPage, TASK_COLUMNS, TaskFilter, TaskRow, clamped};
+use crate::{Error, meta, open};
+
+/// A freshly opened record, and what happened to it on the way.
+#[derive(Debug)]
+pub struct Opened {
+    pub journal: Journal,
+    /// Empty when all is well.
+    pub notices: Vec<Notice>,
+}
+
+/// Something that people should be told about the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// What was wrong, what was kept and what was lost, as a sentence.
+    pub what: String,
+    /// Where the damaged file is now.
+    pub path: Option<PathBuf>,
+}
+
+/// The durable record. One program writes it; anybody may read the file beside it.
+pub struct Journal {
+    /// Declared before `conn`: the thread's connection closes first, so that ours, the last, tidies the log away.
+    pub(crate) checkpointer: Checkpointer,
+    pub(crate) conn: Connection,
+    pub(crate) path: PathBuf,
+    pub(crate) totals: Totals,
+    secret: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal")
+            .field("path", &self.path)
+            .field("totals", &self.totals)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sums over the record that are kept in memory: read once when it is opened, moved on by every write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Totals {
+    pub(crate) live: u64,
+    pub(crate) ended: u64,
+    pub(crate) output_bytes: u64,
+    pub(crate) first_event: u64,
+    pub(crate) last_event: u64,
+    pub(crate) event_mark: u64,
+    pub(crate) last_number: u64,
+}
+
+impl Totals {
+    fn read(conn: &Connection) -> rusqlite::Result<Self> {
+        let (ended, output_bytes) = conn.query_row(
+            "SELECT count(*), coalesce(sum(output_bytes), 0) FROM task INDEXED BY task_ended WHERE ended_ms IS NOT NULL",
+            [],
+            |row| Ok((row::unsigned(row, 0)?, row::unsigned(row, 1)?)),
+        )?;
+        let one = |sql: &str| conn.query_row(sql, [], |row| row::unsigned(row, 0));
+        let last_event =
+            one("SELECT coalesce(max(seq), 0) FROM event")?.max(meta::number(conn, meta::EVENT_LAST)?);
+        let first_event = one("SELECT coalesce(min(seq), 0) FROM event")?;
+        Ok(Self {
+            live: one("SELECT count(*) FROM task INDEXED BY task_ended WHERE ended_ms IS NULL")?,
+            ended,
+            output_bytes,
+            first_event: if first_event == 0 { last_event + 1 } else { first_event },
+            last_event,
+            event_mark: meta::number(conn, meta::EVENT_MARK)?,
+            last_number: one("SELECT coalesce(max(number), 0) FROM task")?
+                .max(meta::number(conn, meta::NUMBER_LAST)?),
+        })
+    }
+}
+
+impl Journal {
+    /// Opens the record in `dir`, which must exist, or makes a new one.
+    ///
+    /// The whole file is checked each time. A damaged one is moved aside, never changed, and what can still be read of
+    /// it is copied into a new one; the notice names it. Only one program may have the record open for writing: the
+    /// caller sees to that.
+    pub fn open(dir: &Path) -> Result<Opened, Error> {
+        open::open(dir)
+    }
+
+    pub(crate) fn start(mut conn: Connection, path: PathBuf) -> Result<Self, Error> {
+        let totals = Totals::read(&conn).map_err(|error| Error::sql(&path, error))?;
+        let checkpointer = Checkpointer::start(&mut conn, &path)?;
+        Ok(Self { checkpointer, conn, path, totals, secret: None })
+    }
+
+    pub fn task(&self, id: &str) -> Result<Option<TaskRow>, Error> {
+        self.one_task("id = ?1", id)
+    }
+
+    pub fn task_by_token(&self, token: &str) -> Result<Option<TaskRow>, Error> {
+        self.one_task("token = ?1", token)
+    }
+
+    fn one_task(&self, condition: &str, value: &str) -> Result<Option<TaskRow>, Error> {
+        let sql = format!("SELECT {TASK_COLUMNS} FROM task WHERE {condition}");
+        let found =
+            self.conn.prepare_cached(&sql).and_then(|mut s| s.query_row([value], row::task).optional());
+        found.map_err(|error| self.failed(error))
+    }
+
+    /// The tasks that have not ended, oldest first.
+    pub fn live(&self) -> Result<Vec<TaskRow>, Error> {
+        let condition = "task INDEXED BY task_ended WHERE ended_ms IS NULL ORDER BY number";
+        self.all(&format!("SELECT {TASK_COLUMNS} FROM {condition}"), [], row::task)
+    }
+
+    /// The tasks that pass the filter, newest first.
+    pub fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, Error> {
+        let mut sql = format!("SELECT {TASK_COLUMNS} FROM task WHERE true");
+        let mut values = Vec::new();
+        sql.push_str(match filter.ended {
+            Some(true) => " AND ended_ms IS NOT NULL",
+            Some(false) => " AND ended_ms IS NULL",
+            None => "",
+        });
+        if let Some(before) = filter.before {
+            sql.push_str(" AND number < ?");
+            values.push(Value::Integer(clamped(before)));
+        }
+        let texts = [("session", &filter.session), ("parent", &filter.parent), ("name", &filter.name)];
+        for (column, text) in texts {
+            if let Some(text) = text {
+                sql.push_str(" AND ");
+                sql.push_str(column);
+                sql.push_str(" = ?");
+                values.push(Value::Text(text.clone()));
+            }
+        }
+        sql.push_str(" ORDER BY number DESC LIMIT ?");
+        values.push(Value::Integer(clamped(filter.limit)));
+        self.all(&sql, params_from_iter(values), row::task)
+    }
+
+    /// The ids that begin with `prefix`, in order. No character of it has a special meaning.
+    pub fn resolve(&self, prefix: &str, limit: usize) -> Result<Vec<String>, Error> {
+        let limit = clamped(limit);
+        let id = |row: &rusqlite::Row<'_>| row.get(0);
+        match after_all_with(prefix) {
+            Some(end) => {
+                let sql = "SELECT id FROM task WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3";
+                self.all(sql, (prefix, end, limit), id)
+            }
+            None => self.all("SELECT id FROM task WHERE id >= ?1 ORDER BY id LIMIT ?2", (prefix, limit), id),
+        }
+    }
+
+    /// How much is held. Costs nothing: the sums are kept.
+    pub fn counts(&self) -> Result<Counts, Error> {
+        let Totals { live, ended, output_bytes, first_event, last_event, .. } = self.totals;
+        let events = last_event + 1 - first_event;
+        Ok(Counts { live, ended, output_bytes, events, first_event, last_event })
+    }
+
+    /// Up to `max` events with a number above `after`, in order.
+    pub fn events(&self, after: u64, max: usize) -> Result<EventPage, Error> {
+        let sql = format!("SELECT {EVENT_COLUMNS} FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2");
+        let events = self.all(&sql, (clamped(after), clamped(max)), row::event)?;
+        Ok(EventPage { events, first: self.totals.first_event, last: self.totals.last_event })
+    }
+
+    /// The newest event number ever given, also when that event has expired; 0 before the first.
+    pub fn last_event(&self) -> u64 {
+        self.totals.last_event
+    }
+
+    /// The number for the next task: above every number ever put.
+    pub fn next_number(&self) -> u64 {
+        self.totals.last_number + 1
+    }
+
+    /// This record's own random key, made when first asked for. It moves with what is kept of a damaged record.
+    pub fn secret(&mut self) -> Result<[u8; 32], Error> {
+        if let Some(secret) = self.secret {
+            return Ok(secret);
+        }
+        let stored: Option<[u8; 32]> =
+            meta::get(&self.conn, meta::SECRET).map_err(|error| self.failed(error))?;
+        let secret = if let Some(secret) = stored {
+            secret
+        } else {
+            let mut fresh = [0; 32];
+            getrandom::fill(&mut fresh).map_err(|error| Error::Io {
+                path: self.path.clone(),
+                source: std::io::Error::other(error),
+            })?;
+            meta::set(&self.conn, meta::SECRET, fresh).map_err(|error| self.failed(error))?;
+            fresh
+        };
+        self.secret = Some(secret);
+        Ok(secret)
+    }
+
+    /// The size on disk, log included.
+    pub fn file_bytes(&self) -> u64 {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+        size(&self.path) + size(&open::beside(&self.path, "-wal"))
+    }
+
+    /// Moves the sums on to `next` after a write that succeeded.
+    pub(crate) fn wrote(&mut self, next: Totals) {
+        self.totals = next;
+        self.checkpointer.committed();
+    }
+
+    pub(crate) fn failed(&self, error: rusqlite::Error) -> Error {
+        Error::sql(&self.path, error)
+    }
+
+    pub(crate) fn all<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        decode: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let rows = self.conn.prepare_cached(sql).and_then(|mut s| s.query_map(values, decode)?.collect());
+        rows.map_err(|error| self.failed(error))
+    }
+}
+
+/// The smallest text above every text that begins with `prefix`, if there is one. (Text is compared byte by byte, which in
+/// UTF-8 is the order of the characters.)
+fn after_all_with(prefix: &str) -> Option<String> {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        let next = (u32::from(last) + 1..=u32::from(char::MAX)).find_map(char::from_u32);
+        if let Some(next) = next {
+            end.push(next);
+            return Some(end);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_all_with;
+
+    #[test]
+    fn the_end_of_a_prefix_steps_over_surrogates_and_the_last_character() {
+        assert_eq!(after_all_with("sh-a").as_deref(), Some("sh-b"));
+        assert_eq!(after_all_with("a\u{d7ff}").as_deref(), Some("a\u{e000}"));
+        assert_eq!(after_all_with("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(after_all_with("\u{10ffff}"), None);
+        assert_eq!(after_all_with(""), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! The rules a task runs under, fixed at its start: its clocks, and how hard a stop goes. Enforcing them is the shim's.
+
+/// How hard a stop goes. A level that misses its deadline falls through to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// Let the work in hand end by itself. A shell command has one piece of work: itself.
+    Drain,
+    Interrupt,
+    Terminate,
+    Kill,
+}
+
+impl Level {
+    pub const ALL: [Self; 4] = [Self::Drain, Self::Interrupt, Self::Terminate, Self::Kill];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Interrupt => "interrupt",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+        }
+    }
+
+    /// The level that follows when this one misses its deadline; after kill there is none.
+    pub const fn next(self) -> Option<Self> {
+        match self {
+            Self::Drain => Some(Self::Interrupt),
+            Self::Interrupt => Some(Self::Terminate),
+            Self::Terminate => Some(Self::Kill),
+            Self::Kill => None,
+        }
+    }
+}
+
+/// The clocks and the grace of one task. Milliseconds of monotonic time; none means no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// Counts from the start until the task is detached.
+    pub foreground_ms: Option<u64>,
+    /// Counts from the moment nobody waits: the start of a detached task, or the detach.
+    pub ttl_ms: Option<u64>,
+    /// Counts from the last byte of output.
+    pub silence_ms: Option<u64>,
+    /// How long each stop level below kill may take, when the stop itself does not say.
+    pub grace_ms: u64,
+    /// How long after SIGKILL the tree may take to become empty before its survivors are named.
+    pub kill_ms: u64,
+}
+
+impl Policy {
+    pub const DEFAULT_GRACE_MS: u64 = 5_000;
+    pub const DEFAULT_KILL_MS: u64 = 10_000;
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            foreground_ms: None,
+            ttl_ms: None,
+            silence_ms: None,
+            grace_ms: Self::DEFAULT_GRACE_MS,
+            kill_ms: Self::DEFAULT_KILL_MS,
+        }
+    }
+}

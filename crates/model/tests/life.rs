@@ -1,0 +1,244 @@
+//! Properties of the life over arbitrary sequences of events: what must hold whatever happens in whatever order.
+
+use std::collections::BTreeMap;
+
+use belay_model::{
+    Clock, Delivered, Effect, Event, Exit, Level, Outcome, Policy, SpawnFailure, SpawnStage, State,
+    StopOrder, Survivor, step,
+};
+use proptest::prelude::*;
+
+fn exits() -> impl Strategy<Value = Exit> {
+    prop_oneof![
+        (0..4i32).prop_map(Exit::Code),
+        (1..16i32).prop_map(|signal| Exit::Signal { signal, core_dumped: false }),
+    ]
+}
+
+fn levels() -> impl Strategy<Value = Level> {
+    prop::sample::select(Level::ALL.to_vec())
+}
+
+fn orders() -> impl Strategy<Value = StopOrder> {
+    (levels(), prop::option::of(1..9_000u64)).prop_map(|(level, grace_ms)| StopOrder {
+        grace_ms,
+        ..StopOrder::new(level, "tester", Some("because"))
+    })
+}
+
+fn survivors() -> impl Strategy<Value = Vec<Survivor>> {
+    let one = (2..9i32).prop_map(|pid| Survivor { pid, start_ticks: 7, uid: 0, command: "x".to_owned() });
+    prop::collection::vec(one, 0..3)
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        Just(Event::Admitted),
+        Just(Event::Spawned),
+        Just(Event::SpawnFailed(SpawnFailure {
+            stage: SpawnStage::Cwd,
+            errno: 2,
+            message: "gone".to_owned()
+        })),
+        exits().prop_map(Event::LeaderExited),
+        Just(Event::TreeEmpty),
+        Just(Event::Output),
+        Just(Event::Detach),
+        orders().prop_map(Event::Stop),
+        prop::sample::select(Clock::ALL.to_vec()).prop_map(Event::ClockRanOut),
+        Just(Event::BudgetRanOut { budget: "output".to_owned(), limit: 1, used: 2 }),
+        any::<(bool, bool, bool)>().prop_map(|(leader, others, gentle)| Event::Signalled(Delivered {
+            leader,
+            others,
+            gentle
+        })),
+        survivors().prop_map(Event::Survivors),
+        survivors().prop_map(|survivors| Event::ShimLost { known: "nothing".to_owned(), survivors }),
+    ]
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let clock = || prop::option::of(1..9_000u64);
+    (clock(), clock(), clock(), 1..9_000u64).prop_map(|(foreground_ms, ttl_ms, silence_ms, grace_ms)| {
+        Policy { foreground_ms, ttl_ms, silence_ms, grace_ms, ..Policy::default() }
+    })
+}
+
+/// Keeps the clocks as a runner would.
+#[derive(Default)]
+struct Armed(BTreeMap<Clock, u64>);
+
+impl Armed {
+    fn apply(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Arm(clock, ms) => {
+                    self.0.insert(*clock, *ms);
+                }
+                Effect::Clear(clock) => {
+                    self.0.remove(clock);
+                }
+                Effect::Finish => self.0.clear(),
+                Effect::Spawn | Effect::Signal(_) | Effect::NameSurvivors => {}
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    // proves F5: whatever races, exactly one end, and no effect after it
+    #[test]
+    fn there_is_one_end_and_nothing_after_it(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..60)) {
+        let mut state = State::new(detached);
+        let mut finishes = 0;
+        for event in events {
+            let before = state.clone();
+            let done = step(&policy, state, event);
+            finishes += done.effects.iter().filter(|effect| **effect == Effect::Finish).count();
+            if before.is_ended() {
+                prop_assert_eq!(&done.state, &before);
+                prop_assert!(done.effects.is_empty());
+            }
+            prop_assert_eq!(done.state.is_ended(), finishes == 1);
+            if let Some(place) = done.effects.iter().position(|effect| *effect == Effect::Finish) {
+                prop_assert_eq!(place, done.effects.len() - 1);
+            }
+            state = done.state;
+        }
+    }
+
+    // proves K1, K3: once a stop is under way, deadlines alone bring it to an end, through every level, in order
+    #[test]
+    fn a_stop_always_ends(policy in policies(), order in orders(), noise in prop::collection::vec(events(), 0..20), left in survivors()) {
+        let mut state = step(&policy, State::new(true), Event::Admitted).state;
+        let mut armed = Armed::default();
+        let mut levels = Vec::new();
+        let mut feed = |state: State, event: Event, armed: &mut Armed| {
+            let done = step(&policy, state, event);
+            armed.apply(&done.effects);
+            levels.extend(done.effects.iter().filter_map(|effect| match effect {
+                Effect::Signal(level) => Some(*level),
+                _ => None,
+            }));
+            done.state
+        };
+        state = feed(state, Event::Spawned, &mut armed);
+        state = feed(state, Event::Stop(order), &mut armed);
+        for event in noise {
+            state = feed(state, event, &mut armed);
+        }
+        for _ in 0..6 {
+            if state.is_ended() {
+                break;
+            }
+            prop_assert!(armed.0.contains_key(&Clock::Grace) || armed.0.contains_key(&Clock::Kill), "a stop without a deadline: {state:?}");
+            let clock = if armed.0.contains_key(&Clock::Grace) { Clock::Grace } else { Clock::Kill };
+            state = feed(state, Event::ClockRanOut(clock), &mut armed);
+            if clock == Clock::Kill {
+                state = feed(state, Event::Survivors(left.clone()), &mut armed);
+            }
+        }
+        prop_assert!(state.is_ended(), "still {state:?}");
+        prop_assert!(armed.0.is_empty());
+        prop_assert!(levels.windows(2).all(|pair| pair[0] < pair[1]), "levels out of order: {levels:?}");
+    }
+
+    // proves R1, R3: which clocks run follows from the state alone
+    #[test]
+    fn clocks_are_armed_by_rule(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..40)) {
+        let mut state = State::new(detached);
+        let mut armed = Armed::default();
+        for event in events {
+            let done = step(&policy, state, event);
+            armed.apply(&done.effects);
+            state = done.state;
+            let has = |clock| armed.0.contains_key(&clock);
+            match &state {
+                State::Queued { .. } | State::Starting { .. } | State::Ended(_) => prop_assert!(armed.0.is_empty(), "{:?} in {state:?}", armed.0),
+                State::Running(now) => {
+                    prop_assert_eq!(has(Clock::Ttl), now.detached && policy.ttl_ms.is_some());
+                    prop_assert_eq!(has(Clock::Silence), policy.silence_ms.is_some());
+                    prop_assert!(!has(Clock::Grace) && !has(Clock::Kill));
+                    prop_assert!(!has(Clock::Foreground) || policy.foreground_ms.is_some());
+                }
+                State::Stopping(now) => {
+                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence));
+                    prop_assert_eq!(has(Clock::Kill), now.level == Level::Kill);
+                    prop_assert_eq!(has(Clock::Grace), now.level < Level::Kill);
+                }
+            }
+        }
+    }
+
+    // proves S5: a stop before the pid is known is never forgotten
+    #[test]
+    fn a_stop_while_starting_is_kept(policy in policies(), order in orders(), exit in exits()) {
+        let starting = step(&policy, State::new(true), Event::Admitted).state;
+        let kept = step(&policy, starting, Event::Stop(order.clone()));
+        prop_assert!(kept.effects.is_empty());
+        let spawned = step(&policy, kept.state, Event::Spawned);
+        let is_stopping = matches!(spawned.state, State::Stopping(_));
+        prop_assert!(is_stopping);
+        prop_assert_eq!(spawned.effects.contains(&Effect::Signal(order.level)), order.level > Level::Drain);
+        let reached = Event::Signalled(Delivered { leader: true, others: false, gentle: true });
+        let reached = step(&policy, spawned.state, reached).state;
+        let exited = step(&policy, reached, Event::LeaderExited(exit)).state;
+        let ended = step(&policy, exited, Event::TreeEmpty).state;
+        prop_assert_eq!(ended.status(), "cancelled");
+    }
+}
+
+fn running() -> State {
+    let policy = Policy::default();
+    let starting = step(&policy, State::new(true), Event::Admitted).state;
+    step(&policy, starting, Event::Spawned).state
+}
+
+fn run(policy: &Policy, state: State, events: Vec<Event>) -> State {
+    events.into_iter().fold(state, |state, event| step(policy, state, event).state)
+}
+
+// proves R2: a natural end at the deadline is not a time-out
+#[test]
+fn an_end_that_no_signal_reached_is_the_commands_own() {
+    let policy = Policy { ttl_ms: Some(5), ..Policy::default() };
+    let ended = run(
+        &policy,
+        running(),
+        vec![
+            Event::ClockRanOut(Clock::Ttl),
+            Event::Signalled(Delivered::default()),
+            Event::LeaderExited(Exit::Code(0)),
+            Event::TreeEmpty,
+        ],
+    );
+    assert_eq!(ended, State::Ended(Outcome::Exited(Exit::Code(0))));
+}
+
+#[test]
+fn a_sigkill_that_came_too_late_shows_in_the_exit_status() {
+    let kill = Event::Stop(StopOrder::new(Level::Kill, "tester", None));
+    let only_leader = Event::Signalled(Delivered { leader: true, others: false, gentle: false });
+    let own = run(
+        &Policy::default(),
+        running(),
+        vec![kill.clone(), only_leader.clone(), Event::LeaderExited(Exit::Code(3)), Event::TreeEmpty],
+    );
+    assert_eq!(own, State::Ended(Outcome::Exited(Exit::Code(3))));
+    let killed = Exit::Signal { signal: 9, core_dumped: false };
+    let ours = run(
+        &Policy::default(),
+        running(),
+        vec![kill, only_leader, Event::LeaderExited(killed), Event::TreeEmpty],
+    );
+    assert_eq!(ours.status(), "cancelled");
+}
+
+// proves K6: blank reasons are none
+#[test]
+fn a_blank_reason_is_none() {
+    assert_eq!(StopOrder::new(Level::Kill, "tester", Some("  \t ")).reason, None);
+    assert_eq!(StopOrder::new(Level::Kill, "tester", Some(" why ")).reason.as_deref(), Some("why"));
+}

@@ -1,0 +1,95 @@
+//! Bytes on a JSON wire: a plain string where they are UTF-8, `{"base64": "…"}` where they are not.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Any bytes: arguments, paths and environment values on Unix need not be text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Bytes(pub Vec<u8>);
+
+/// How [`Bytes`] look on the wire.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum Wire {
+    Text(String),
+    Coded { base64: String },
+}
+
+impl Bytes {
+    pub fn to_text_lossy(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+
+    pub fn as_os_str(&self) -> &OsStr {
+        OsStr::from_bytes(&self.0)
+    }
+}
+
+impl From<&str> for Bytes {
+    fn from(text: &str) -> Self {
+        Self(text.as_bytes().to_vec())
+    }
+}
+
+impl From<String> for Bytes {
+    fn from(text: String) -> Self {
+        Self(text.into_bytes())
+    }
+}
+
+impl From<OsString> for Bytes {
+    fn from(text: OsString) -> Self {
+        Self(text.into_vec())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap as _;
+        if let Ok(text) = std::str::from_utf8(&self.0) {
+            return serializer.serialize_str(text);
+        }
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry("base64", &STANDARD.encode(&self.0))?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Wire::deserialize(deserializer)? {
+            Wire::Text(text) => Ok(Self(text.into_bytes())),
+            Wire::Coded { base64 } => STANDARD.decode(base64).map(Self).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl JsonSchema for Bytes {
+    fn schema_name() -> Cow<'static, str> {
+        "Bytes".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Wire::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bytes_come_back_as_they_went(bytes: Vec<u8>) {
+            let wire = serde_json::to_string(&Bytes(bytes.clone())).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Bytes>(&wire).unwrap().0, bytes);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `daemon/*`: the handshake, the state of the daemon itself, and its end.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::task::StopResult;
+use crate::time::Timestamp;
+
+/// The first call on every connection: until it is answered, nothing else is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HelloParams {
+    /// The client's name and version, for the daemon's log.
+    pub client: String,
+    /// The client protocol that the caller speaks.
+    pub protocol: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HelloResult {
+    pub version: String,
+    pub protocol: u32,
+    pub pid: i32,
+    pub home: Bytes,
+    pub capabilities: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatusParams {}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StatusResult {
+    pub version: String,
+    pub pid: i32,
+    pub home: Bytes,
+    pub runtime_dir: Bytes,
+    pub started_at: Timestamp,
+    pub uptime_ms: u64,
+    pub tasks_live: u64,
+    pub tasks_ended: u64,
+    pub output_bytes: u64,
+    pub journal_bytes: u64,
+    pub events_first: u64,
+    pub events_last: u64,
+    pub clients: u64,
+    pub shims_ready: u64,
+    pub containment: ContainmentInfo,
+    /// None: it never leaves by itself.
+    pub idle_exit_ms: Option<u64>,
+    /// What people should know: damaged files set aside, a full disk, lost tasks.
+    pub notices: Vec<NoticeInfo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContainmentInfo {
+    /// `cgroup` (with the subreaper) or `subreaper` alone.
+    pub kind: String,
+    /// `v2`, `hybrid`, `v1` or `none`.
+    pub layout: String,
+    pub cgroup: Option<Bytes>,
+    pub why: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NoticeInfo {
+    pub at: Timestamp,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopParams {
+    /// Stop every task first; without it they run on and the next daemon adopts them.
+    #[serde(default)]
+    pub stop_tasks: bool,
+    #[serde(default)]
+    pub grace_ms: Option<u64>,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StopDaemonResult {
+    pub receipts: Vec<StopResult>,
+    /// Tasks that run on.
+    pub left_running: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GcParams {
+    /// Remove every ended task, whatever the rules say.
+    #[serde(default)]
+    pub all: bool,
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GcResult {
+    pub removed: Vec<String>,
+    pub freed_bytes: u64,
+    pub events_expired: u64,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DoctorParams {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Ok,
+    /// Good to know, nothing to do.
+    Note,
+    /// Works, but not as well as it could.
+    Warning,
+    Problem,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    pub verdict: Verdict,
+    /// One word: `containment`, `limits`, `journal`, `disk`, `shims`, `tasks`, `home`, `socket`, `outside`…
+    pub topic: String,
+    pub message: String,
+    #[serde(default)]
+    pub hint: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DoctorResult {
+    pub findings: Vec<Finding>,
+}

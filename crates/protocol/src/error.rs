@@ -1,0 +1,123 @@
+//! Errors on the wire: a JSON-RPC code, a sentence, and typed data that names the field and the way out.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The line was no JSON-RPC message.
+    Malformed,
+    UnknownMethod,
+    /// A parameter is missing or wrong; `field` names it.
+    Invalid,
+    NotFound,
+    /// Several tasks fit what was asked for.
+    Ambiguous,
+    /// The same idempotency token came with other parameters.
+    Conflict,
+    NotPermitted,
+    /// The task is not in a state in which this can be done.
+    WrongState,
+    /// What was asked for has been removed by the rules of retention; `data.from` says where one can go on.
+    Expired,
+    TooLarge,
+    /// A bound of the daemon is reached: connections, tasks, descriptors.
+    Busy,
+    /// The call's deadline passed before an answer was there.
+    Deadline,
+    DiskFull,
+    /// The two sides speak different versions.
+    Version,
+    ShuttingDown,
+    Internal,
+}
+
+impl ErrorKind {
+    pub const fn code(self) -> i64 {
+        match self {
+            Self::Malformed => -32700,
+            Self::UnknownMethod => -32601,
+            Self::Invalid => -32602,
+            Self::Internal => -32603,
+            Self::NotFound => -32001,
+            Self::Ambiguous => -32002,
+            Self::Conflict => -32003,
+            Self::NotPermitted => -32004,
+            Self::WrongState => -32005,
+            Self::Expired => -32006,
+            Self::TooLarge => -32007,
+            Self::Busy => -32008,
+            Self::Deadline => -32009,
+            Self::DiskFull => -32010,
+            Self::Version => -32011,
+            Self::ShuttingDown => -32012,
+        }
+    }
+}
+
+/// The error object of JSON-RPC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: String,
+    /// Boxed, so that a `Result` that may carry it stays small.
+    pub data: Box<ErrorData>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorData {
+    pub kind: ErrorKind,
+    /// The parameter at fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// The ids that fitted, for `ambiguous`; the task that has the token, for `conflict`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<String>,
+    /// Where a reader can go on, for `expired`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+}
+
+impl RpcError {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let data = Box::new(ErrorData { kind, field: None, hint: None, ids: Vec::new(), from: None });
+        Self { code: kind.code(), message: message.into(), data }
+    }
+
+    pub fn invalid(field: &str, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message).field(field)
+    }
+
+    pub fn field(mut self, field: &str) -> Self {
+        self.data.field = Some(field.to_owned());
+        self
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.data.hint = Some(hint.into());
+        self
+    }
+
+    pub fn ids(mut self, ids: Vec<String>) -> Self {
+        self.data.ids = ids;
+        self
+    }
+
+    pub fn from_position(mut self, from: u64) -> Self {
+        self.data.from = Some(from);
+        self
+    }
+}
+
+impl std::fmt::Display for RpcError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for RpcError {}

@@ -1,0 +1,63 @@
+//! `event/*`: the numbered, durable record of everything that happened.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::time::Timestamp;
+
+/// One event. What is special to its type stands beside these fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EventInfo {
+    pub seq: u64,
+    pub at: Timestamp,
+    /// `task.created`, `task.started`, `task.leader_exited`, `task.stopping`, `task.ended`, `task.removed`,
+    /// `task.adopted`, `daemon.started`, `daemon.stopping`, `daemon.notice`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadParams {
+    /// Events with a higher number. 0: from the oldest that is kept.
+    #[serde(default)]
+    pub after: u64,
+    /// At most 1 000, which is also the default.
+    #[serde(default)]
+    pub max: Option<u32>,
+    /// If there is none yet, wait so long for one; at most one minute.
+    #[serde(default)]
+    pub wait_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReadResult {
+    pub events: Vec<EventInfo>,
+    /// The number to give as `after` next time.
+    pub next: u64,
+    /// The oldest number that is kept and the newest that there is.
+    pub first: u64,
+    pub last: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FollowParams {
+    #[serde(default)]
+    pub after: u64,
+}
+
+/// The answer to `event/follow`; what follows are `event/item` notifications, each an [`EventInfo`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FollowResult {
+    pub after: u64,
+    pub first: u64,
+    pub last: u64,
+}

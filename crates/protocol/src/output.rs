@@ -1,0 +1,143 @@
+//! `output/*`: reading by absolute offset, searching, following. Reading never consumes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::time::Timestamp;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamName {
+    Stdout,
+    Stderr,
+}
+
+/// Where a read begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum From {
+    /// This absolute offset.
+    Offset(u64),
+    /// So many lines before the end.
+    TailLines(u64),
+}
+
+impl Default for From {
+    fn default() -> Self {
+        Self::Offset(0)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadParams {
+    pub id: String,
+    #[serde(default)]
+    pub from: From,
+    /// At most 1 MiB, which is also the default.
+    #[serde(default)]
+    pub max_bytes: Option<u64>,
+    #[serde(default)]
+    pub stream: Option<StreamName>,
+    /// Cut at UTF-8 boundaries, so that no character is split between two reads. Default: false.
+    #[serde(default)]
+    pub text: bool,
+}
+
+/// A run of bytes of one stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Chunk {
+    pub stream: StreamName,
+    pub offset: u64,
+    pub at: Timestamp,
+    pub data: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReadResult {
+    pub id: String,
+    pub chunks: Vec<Chunk>,
+    /// Ranges within what was read that were not kept, as `[from, to)`.
+    pub gaps: Vec<[u64; 2]>,
+    /// Where to go on.
+    pub next: u64,
+    /// How many bytes the task has written in all.
+    pub bytes: u64,
+    /// Nothing more will come: the task has ended and this read reached its last byte.
+    pub eof: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchParams {
+    pub id: String,
+    /// A regular expression (Rust's `regex` syntax), tried on each line.
+    pub pattern: String,
+    #[serde(default)]
+    pub after: u64,
+    #[serde(default)]
+    pub stream: Option<StreamName>,
+    /// Lines of context before and after each match, at most 50.
+    #[serde(default)]
+    pub context: u32,
+    /// At most 1 000 matches, which is also the default.
+    #[serde(default)]
+    pub max_matches: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Line {
+    pub stream: StreamName,
+    pub offset: u64,
+    pub text: Bytes,
+    /// False for a line of context.
+    pub matched: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SearchResult {
+    pub id: String,
+    pub lines: Vec<Line>,
+    /// Where to go on.
+    pub next: u64,
+    pub bytes: u64,
+    /// The whole output that there is has been searched.
+    pub complete: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FollowParams {
+    pub id: String,
+    #[serde(default)]
+    pub from: From,
+    #[serde(default)]
+    pub stream: Option<StreamName>,
+}
+
+/// The answer to `output/follow`; what follows are notifications.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FollowResult {
+    pub id: String,
+    pub follow: u64,
+    pub from: u64,
+}
+
+/// The notification `output/chunk`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChunkNotification {
+    pub id: String,
+    pub follow: u64,
+    pub chunks: Vec<Chunk>,
+    pub gaps: Vec<[u64; 2]>,
+    pub next: u64,
+}
+
+/// The notification `output/end`: the task has ended and every byte of it has been sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EndNotification {
+    pub id: String,
+    pub follow: u64,
+    pub bytes: u64,
+}

@@ -1,0 +1,204 @@
+//! The shim protocol: what a daemon and the holder of one task say to each other. Frames are a little-endian
+//! `u32` length and that many bytes of JSON; unknown fields are ignored, so that old and new can talk.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::life::{
+    CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
+};
+
+/// The version that this build speaks, and the oldest one of a shim that it can still adopt.
+pub const SHIM_PROTOCOL: u32 = 1;
+pub const SHIM_PROTOCOL_OLDEST: u32 = 1;
+
+/// The longest frame. Arguments and environment of one process are bounded by the kernel well below it.
+pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
+
+/// From the daemon to a shim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub enum ToShim {
+    /// The first words of a daemon that has just connected: the shim answers with `Hello`, and with every life
+    /// event after number `seen` of the task it holds.
+    Hello {
+        protocol: u32,
+        seen: u64,
+    },
+    Start(Box<Start>),
+    Stop {
+        order: Order,
+    },
+    Write {
+        write: u64,
+        data: Bytes,
+        close: bool,
+    },
+    /// Say so whenever there is more output, or stop saying so.
+    Watch {
+        on: bool,
+    },
+    Query {
+        query: u64,
+    },
+    /// The end is in the journal: forget it, and serve again if clean.
+    Ack {
+        task: String,
+    },
+}
+
+/// Everything a shim needs to start a task. It is never written to disk: it holds the environment.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    pub task: String,
+    /// The task's own directory, made by the shim when there is something to put into it.
+    pub dir: Bytes,
+    pub argv: Vec<Bytes>,
+    /// The argument that a person would call the program: the shell's line is not a missing program.
+    pub is_shell: bool,
+    pub env: Vec<Bytes>,
+    pub cwd: Bytes,
+    #[serde(default)]
+    pub umask: Option<u32>,
+    #[serde(default)]
+    pub rlimits: Vec<Rlimit>,
+    pub stdin: bool,
+    pub detached: bool,
+    pub clocks: Clocks,
+    /// How much output is kept on disk.
+    pub output_limit_bytes: u64,
+    /// A stop that came before the task was handed over.
+    #[serde(default)]
+    pub stop: Option<Order>,
+}
+
+impl std::fmt::Debug for Start {
+    /// Without the environment: it may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Start").field("task", &self.task).field("argv", &self.argv).finish_non_exhaustive()
+    }
+}
+
+/// A resource limit, by the kernel's number of it; `u64::MAX` is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rlimit {
+    pub resource: u32,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clocks {
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub ttl_ms: Option<u64>,
+    #[serde(default)]
+    pub silence_ms: Option<u64>,
+    pub grace_ms: u64,
+    pub kill_ms: u64,
+}
+
+/// From a shim to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "say")]
+pub enum FromShim {
+    Hello(Hello),
+    /// Clean, and ready for a task.
+    Ready,
+    Life(LifeItem),
+    Output {
+        bytes: u64,
+    },
+    /// What was asked for with `Query`.
+    Now(Box<Now>),
+    Written {
+        write: u64,
+        result: WriteResult,
+    },
+}
+
+/// Who a shim is and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub protocol: u32,
+    pub version: String,
+    pub shim: String,
+    pub process: ProcessId,
+    #[serde(default)]
+    pub cgroup: Option<Bytes>,
+    #[serde(default)]
+    pub task: Option<String>,
+}
+
+/// A pid with its start time: one process, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    pub pid: i32,
+    pub start_ticks: u64,
+}
+
+/// One thing that changed a task's state, numbered from 1 within the task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifeItem {
+    pub task: String,
+    pub number: u64,
+    pub at_ms: i64,
+    pub event: LifeEvent,
+    /// Present with the event that ended the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<Box<EndRecord>>,
+}
+
+/// The events of a life that change its state, as the shim saw them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum LifeEvent {
+    Spawned { process: ProcessId, mono_ms: u64 },
+    SpawnFailed { error: StartError },
+    LeaderExited { exit: ExitStatus },
+    TreeEmpty,
+    Detach,
+    Stop { order: Order },
+    ClockRanOut { clock: ClockName },
+    BudgetRanOut { budget: String, limit: u64, used: u64 },
+    Signalled { leader: bool, others: bool, gentle: bool },
+    Survivors { survivors: Vec<SurvivorInfo> },
+    ShimLost { known: String, survivors: Vec<SurvivorInfo> },
+}
+
+/// The end as the shim tells it, and as it stands in the end file when no daemon was there to hear it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRecord {
+    pub end: End,
+    pub ended_at_ms: i64,
+    #[serde(default)]
+    pub receipt: Option<Receipt>,
+    pub output: OutputInfo,
+    #[serde(default)]
+    pub capture: Option<CaptureFault>,
+}
+
+/// A shim's present, for `inspect`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Now {
+    pub query: u64,
+    pub output: OutputInfo,
+    #[serde(default)]
+    pub capture: Option<CaptureFault>,
+    /// What is left on each running clock.
+    pub clocks: Vec<(ClockName, u64)>,
+    #[serde(default)]
+    pub stdin_open: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteResult {
+    /// Accepted whole; `pending` bytes wait in the shim for the command to read them.
+    Accepted { pending: u64 },
+    /// There is no standard input, or it has been closed.
+    Closed,
+    /// The command does not read and the shim's buffer is full.
+    Full { pending: u64 },
+}

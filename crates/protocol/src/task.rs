@@ -1,0 +1,400 @@
+//! `task/*`: starting, looking, waiting, stopping, writing, removing.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, SurvivorInfo};
+use crate::time::Timestamp;
+
+/// What to run: `argv`, or a `line` for a shell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Command {
+    Argv(Vec<Bytes>),
+    Line {
+        line: Bytes,
+        /// Default: bash where there is one, else sh.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shell: Option<Bytes>,
+    },
+}
+
+/// When a start is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerWhen {
+    /// As soon as the command runs, or could not be started.
+    #[default]
+    Started,
+    /// When the task has ended: the caller is in the foreground. The id comes before, in a `task/started` notification.
+    Ended,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartParams {
+    pub command: Command,
+    /// An absolute path.
+    pub cwd: Bytes,
+    /// The whole environment, as `NAME=value`. It is handed to the command and kept nowhere.
+    #[serde(default)]
+    pub env: Vec<Bytes>,
+    /// What was set on purpose, on top of `env`: part of what an idempotency token compares.
+    #[serde(default)]
+    pub set_env: BTreeMap<String, Bytes>,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub umask: Option<u32>,
+    /// Resource limits of the caller, `[resource, soft, hard]` by the kernel's numbers; `18446744073709551615` is none.
+    #[serde(default)]
+    pub rlimits: Vec<[u64; 3]>,
+    /// Give the command a standard input that `task/write` writes to; else it reads an empty file.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Nobody waits: the time-to-live counts from the start.
+    #[serde(default)]
+    pub detached: bool,
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub ttl_ms: Option<u64>,
+    #[serde(default)]
+    pub silence_ms: Option<u64>,
+    #[serde(default)]
+    pub grace_ms: Option<u64>,
+    #[serde(default)]
+    pub output_limit_bytes: Option<u64>,
+    /// Two starts with the same token are one task.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// The caller's own task, proved by `parent_token`.
+    #[serde(default)]
+    pub parent: Option<String>,
+    #[serde(default)]
+    pub parent_token: Option<String>,
+    #[serde(default)]
+    pub answer: AnswerWhen,
+    /// Send the output to this connection as `output/chunk` notifications.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+impl std::fmt::Debug for StartParams {
+    /// Without the environment: it may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartParams").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskKind {
+    Shell,
+    Agent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Queued,
+    Starting,
+    Running,
+    Stopping,
+    Completed,
+    Failed,
+    Cancelled,
+    TimedOut,
+    Lost,
+    StopFailed,
+}
+
+impl Status {
+    pub const fn is_ended(self) -> bool {
+        match self {
+            Self::Queued | Self::Starting | Self::Running | Self::Stopping => false,
+            Self::Completed
+            | Self::Failed
+            | Self::Cancelled
+            | Self::TimedOut
+            | Self::Lost
+            | Self::StopFailed => true,
+        }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::TimedOut => "timed_out",
+            Self::Lost => "lost",
+            Self::StopFailed => "stop_failed",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    #[default]
+    Ok,
+    Stalled,
+}
+
+/// A task as everybody sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskInfo {
+    pub id: String,
+    pub kind: TaskKind,
+    pub name: Option<String>,
+    pub status: Status,
+    pub health: Health,
+    pub detached: bool,
+    /// The command as one would type it.
+    pub command: String,
+    pub argv: Vec<Bytes>,
+    pub cwd: Bytes,
+    pub session: String,
+    pub parent: Option<String>,
+    pub lane: Option<String>,
+    pub started_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub pid: Option<i32>,
+    pub leader: Option<LeaderInfo>,
+    /// Only in `task/get`: walking the process table is not free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<ProcessInfo>>,
+    pub output: OutputInfo,
+    pub clocks: ClocksInfo,
+    /// While it is being stopped: why, how, and how long that may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping: Option<StoppingInfo>,
+    pub outcome: Option<OutcomeInfo>,
+    /// How the tree is held: `cgroup` and `subreaper`, or `subreaper` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<HeldBy>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldBy {
+    pub shim_pid: i32,
+    pub cgroup: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeaderInfo {
+    pub pid: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProcessInfo {
+    pub pid: i32,
+    pub ppid: i32,
+    /// The kernel's letter: `R`, `S`, `D`, `T`, `Z`…
+    pub state: String,
+    pub command: String,
+    pub rss_bytes: u64,
+    pub cpu_ms: u64,
+}
+
+/// The limits of a task, and what is left of each that is running now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClocksInfo {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<ClockInfo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<ClockInfo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silence: Option<ClockInfo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<ClockInfo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClockInfo {
+    pub limit_ms: u64,
+    /// None when the clock is not running now.
+    pub remaining_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoppingInfo {
+    pub level: StopLevel,
+    pub actor: String,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// How a task ended, flat, for scripts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OutcomeInfo {
+    /// `exited`, `cancelled`, `timed_out`, `budget`, `spawn`, `lost`, `stop_failed`.
+    pub kind: String,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub core_dumped: Option<bool>,
+    pub actor: Option<String>,
+    pub reason: Option<String>,
+    pub level: Option<StopLevel>,
+    pub clock: Option<ClockName>,
+    pub limit_ms: Option<u64>,
+    pub budget: Option<BudgetInfo>,
+    /// Why it could not be started, or what is known of a lost task.
+    pub error: Option<ErrorInfo>,
+    pub survivors: Vec<SurvivorInfo>,
+    pub receipt: Option<Receipt>,
+    /// What could not be captured of its output.
+    pub capture: Option<CaptureFault>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BudgetInfo {
+    pub name: String,
+    pub limit: u64,
+    pub used: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorInfo {
+    /// What was missing: `cwd`, `program`, `shell`, `arguments`, `resources`, `limits`, `holder`; or `lost`.
+    pub what: String,
+    pub errno: Option<i32>,
+    pub message: String,
+}
+
+/// A task is named by its id or by an unambiguous beginning of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetParams {
+    pub id: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListParams {
+    /// Ended tasks too.
+    #[serde(default)]
+    pub all: bool,
+    #[serde(default)]
+    pub session: Option<String>,
+    #[serde(default)]
+    pub cursor: Option<String>,
+    /// At most 1 000, which is also the default.
+    #[serde(default)]
+    pub limit: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListResult {
+    /// Newest first.
+    pub tasks: Vec<TaskInfo>,
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WaitParams {
+    pub id: String,
+    /// At most ten minutes; ask again to wait longer. Default: ten minutes.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Met {
+    Ended,
+    Timeout,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaitResult {
+    pub id: String,
+    pub met: Met,
+    pub task: TaskInfo,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopParams {
+    pub id: String,
+    /// Default: terminate.
+    #[serde(default)]
+    pub level: Option<StopLevel>,
+    #[serde(default)]
+    pub grace_ms: Option<u64>,
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Who asks, as the caller names itself; the user is always added.
+    #[serde(default)]
+    pub actor: Option<String>,
+    /// Answer when the tree is empty (or given up on), with the receipt. Default: true.
+    #[serde(default = "yes")]
+    pub wait: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopVerdict {
+    Accepted,
+    AlreadyEnded,
+    NotFound,
+    NotPermitted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StopResult {
+    pub id: String,
+    pub result: StopVerdict,
+    /// The status after the stop.
+    pub status: Option<Status>,
+    pub receipt: Option<Receipt>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WriteParams {
+    pub id: String,
+    #[serde(default)]
+    pub data: Bytes,
+    /// Close standard input after the data.
+    #[serde(default)]
+    pub close: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WriteResult {
+    pub id: String,
+    pub accepted_bytes: u64,
+    /// Bytes that the command has not read yet.
+    pub pending_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveParams {
+    pub id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemoveResult {
+    pub id: String,
+    pub freed_bytes: u64,
+}

@@ -1,0 +1,28 @@
+//! Every environment variable that Belay reads or sets, once, with its meaning.
+
+/// Where the state lives: journal, output, log. Default: `$XDG_STATE_HOME/belay`, else `~/.local/state/belay`.
+pub const HOME: &str = "BELAY_HOME";
+
+/// Where the sockets live. Default: `$BELAY_HOME/run` when a home was named, else `$XDG_RUNTIME_DIR/belay`.
+pub const RUNTIME_DIR: &str = "BELAY_RUNTIME_DIR";
+
+/// How long a daemon that holds nothing waits before it leaves, as `30m` or `never`. Read when the daemon starts.
+pub const IDLE_EXIT: &str = "BELAY_IDLE_EXIT";
+
+/// Rules for what is kept, as `age=7d,tasks=20000,output=4GiB,events=200000`. Read when the daemon starts.
+pub const RETENTION: &str = "BELAY_RETENTION";
+
+/// `off` makes the daemon do without cgroups, as on a machine that has none. Read when the daemon starts.
+pub const CGROUP: &str = "BELAY_CGROUP";
+
+/// A point in the daemon's work at which it ends itself as `kill -9` would: for tests of recovery.
+pub const CRASH_AT: &str = "BELAY_CRASH_AT";
+
+/// Set in every task: its id.
+pub const TASK: &str = "BELAY_TASK";
+
+/// Set in every task: the session it belongs to.
+pub const SESSION: &str = "BELAY_SESSION";
+
+/// Set in every task: a token that proves to be this task, so that what it starts becomes its child.
+pub const TOKEN: &str = "BELAY_TOKEN";

@@ -1,0 +1,330 @@
+//! The one file where core types and wire types meet. It converts; it decides nothing.
+
+use belay_model::{
+    Cause, Clock, Delivered, Event, Exit, Kind, Level, Outcome, Policy, SpawnFailure, SpawnStage, State,
+    StopOrder, Survivor,
+};
+use belay_protocol::life::{
+    ClockName, End, ExitStatus, Order, StartError, StartStage, StopCause, StopLevel, SurvivorInfo,
+};
+use belay_protocol::output::StreamName;
+use belay_protocol::shim::{Clocks, EndRecord, LifeEvent};
+use belay_protocol::task::{BudgetInfo, ErrorInfo, OutcomeInfo, Status, TaskKind};
+
+use crate::layout::Stream;
+
+/// A core type that has a counterpart on the wire, without loss in either direction.
+pub trait Wire: Sized {
+    type Form;
+    fn to_wire(&self) -> Self::Form;
+    fn from_wire(form: Self::Form) -> Self;
+}
+
+/// Enums that have the same members on both sides.
+macro_rules! same {
+    ($core:ty, $form:ty, $($member:ident => $other:ident),* $(,)?) => {
+        impl Wire for $core {
+            type Form = $form;
+            fn to_wire(&self) -> $form {
+                match self { $( Self::$member => <$form>::$other, )* }
+            }
+            fn from_wire(form: $form) -> Self {
+                match form { $( <$form>::$other => Self::$member, )* }
+            }
+        }
+    };
+}
+
+same!(Level, StopLevel, Drain => Drain, Interrupt => Interrupt, Terminate => Terminate, Kill => Kill);
+same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Grace => Grace, Kill => Kill);
+same!(SpawnStage, StartStage, Resources => Resources, Cwd => Cwd, Program => Program, Shell => Shell,
+    Arguments => Arguments, Limits => Limits, Holder => Holder);
+same!(Kind, TaskKind, Shell => Shell, Agent => Agent);
+same!(Stream, StreamName, Stdout => Stdout, Stderr => Stderr);
+
+impl Wire for Exit {
+    type Form = ExitStatus;
+    fn to_wire(&self) -> ExitStatus {
+        match *self {
+            Self::Code(code) => ExitStatus::Code(code),
+            Self::Signal { signal, core_dumped } => ExitStatus::Signal { number: signal, core_dumped },
+        }
+    }
+    fn from_wire(form: ExitStatus) -> Self {
+        match form {
+            ExitStatus::Code(code) => Self::Code(code),
+            ExitStatus::Signal { number, core_dumped } => Self::Signal { signal: number, core_dumped },
+        }
+    }
+}
+
+impl Wire for StopOrder {
+    type Form = Order;
+    fn to_wire(&self) -> Order {
+        let Self { level, grace_ms, actor, reason } = self;
+        Order { level: level.to_wire(), grace_ms: *grace_ms, actor: actor.clone(), reason: reason.clone() }
+    }
+    fn from_wire(form: Order) -> Self {
+        let Order { level, grace_ms, actor, reason } = form;
+        Self { grace_ms, ..Self::new(Level::from_wire(level), actor, reason.as_deref()) }
+    }
+}
+
+impl Wire for Survivor {
+    type Form = SurvivorInfo;
+    fn to_wire(&self) -> SurvivorInfo {
+        let Self { pid, start_ticks, uid, command } = self.clone();
+        SurvivorInfo { pid, start_ticks, uid, command }
+    }
+    fn from_wire(form: SurvivorInfo) -> Self {
+        let SurvivorInfo { pid, start_ticks, uid, command } = form;
+        Self { pid, start_ticks, uid, command }
+    }
+}
+
+impl<T: Wire> Wire for Vec<T> {
+    type Form = Vec<T::Form>;
+    fn to_wire(&self) -> Self::Form {
+        self.iter().map(Wire::to_wire).collect()
+    }
+    fn from_wire(form: Self::Form) -> Self {
+        form.into_iter().map(T::from_wire).collect()
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    type Form = Option<T::Form>;
+    fn to_wire(&self) -> Self::Form {
+        self.as_ref().map(Wire::to_wire)
+    }
+    fn from_wire(form: Self::Form) -> Self {
+        form.map(T::from_wire)
+    }
+}
+
+impl Wire for SpawnFailure {
+    type Form = StartError;
+    fn to_wire(&self) -> StartError {
+        StartError { stage: self.stage.to_wire(), errno: self.errno, message: self.message.clone() }
+    }
+    fn from_wire(form: StartError) -> Self {
+        Self { stage: SpawnStage::from_wire(form.stage), errno: form.errno, message: form.message }
+    }
+}
+
+impl Wire for Cause {
+    type Form = StopCause;
+    fn to_wire(&self) -> StopCause {
+        match self.clone() {
+            Self::Asked(order) => StopCause::Asked { order: order.to_wire() },
+            Self::Clock { clock, limit_ms } => StopCause::Clock { clock: clock.to_wire(), limit_ms },
+            Self::Budget { budget, limit, used } => StopCause::Budget { budget, limit, used },
+        }
+    }
+    fn from_wire(form: StopCause) -> Self {
+        match form {
+            StopCause::Asked { order } => Self::Asked(StopOrder::from_wire(order)),
+            StopCause::Clock { clock, limit_ms } => Self::Clock { clock: Clock::from_wire(clock), limit_ms },
+            StopCause::Budget { budget, limit, used } => Self::Budget { budget, limit, used },
+        }
+    }
+}
+
+impl Wire for Outcome {
+    type Form = End;
+    fn to_wire(&self) -> End {
+        match self.clone() {
+            Self::Exited(exit) => End::Exited { exit: exit.to_wire() },
+            Self::Cancelled { order, exit } => {
+                End::Cancelled { order: order.to_wire(), exit: exit.to_wire() }
+            }
+            Self::TimedOut { clock, limit_ms, exit } => {
+                End::TimedOut { clock: clock.to_wire(), limit_ms, exit: exit.to_wire() }
+            }
+            Self::OverBudget { budget, limit, used, exit } => {
+                End::Budget { budget, limit, used, exit: exit.to_wire() }
+            }
+            Self::NotStarted(failure) => End::Spawn { error: failure.to_wire() },
+            Self::Lost { known, survivors } => End::Lost { known, survivors: survivors.to_wire() },
+            Self::StopFailed { cause, survivors, exit } => End::StopFailed {
+                cause: cause.to_wire(),
+                survivors: survivors.to_wire(),
+                exit: exit.to_wire(),
+            },
+        }
+    }
+    fn from_wire(form: End) -> Self {
+        match form {
+            End::Exited { exit } => Self::Exited(Exit::from_wire(exit)),
+            End::Cancelled { order, exit } => {
+                Self::Cancelled { order: StopOrder::from_wire(order), exit: Option::from_wire(exit) }
+            }
+            End::TimedOut { clock, limit_ms, exit } => {
+                Self::TimedOut { clock: Clock::from_wire(clock), limit_ms, exit: Option::from_wire(exit) }
+            }
+            End::Budget { budget, limit, used, exit } => {
+                Self::OverBudget { budget, limit, used, exit: Option::from_wire(exit) }
+            }
+            End::Spawn { error } => Self::NotStarted(SpawnFailure::from_wire(error)),
+            End::Lost { known, survivors } => Self::Lost { known, survivors: Vec::from_wire(survivors) },
+            End::StopFailed { cause, survivors, exit } => Self::StopFailed {
+                cause: Cause::from_wire(cause),
+                survivors: Vec::from_wire(survivors),
+                exit: Option::from_wire(exit),
+            },
+        }
+    }
+}
+
+/// A life event as the core knows it. What the wire adds (the pid of a spawn) is read by whoever needs it.
+pub fn event_from_wire(event: LifeEvent) -> Event {
+    match event {
+        LifeEvent::Spawned { .. } => Event::Spawned,
+        LifeEvent::SpawnFailed { error } => Event::SpawnFailed(SpawnFailure::from_wire(error)),
+        LifeEvent::LeaderExited { exit } => Event::LeaderExited(Exit::from_wire(exit)),
+        LifeEvent::TreeEmpty => Event::TreeEmpty,
+        LifeEvent::Detach => Event::Detach,
+        LifeEvent::Stop { order } => Event::Stop(StopOrder::from_wire(order)),
+        LifeEvent::ClockRanOut { clock } => Event::ClockRanOut(Clock::from_wire(clock)),
+        LifeEvent::BudgetRanOut { budget, limit, used } => Event::BudgetRanOut { budget, limit, used },
+        LifeEvent::Signalled { leader, others, gentle } => {
+            Event::Signalled(Delivered { leader, others, gentle })
+        }
+        LifeEvent::Survivors { survivors } => Event::Survivors(Vec::from_wire(survivors)),
+        LifeEvent::ShimLost { known, survivors } => {
+            Event::ShimLost { known, survivors: Vec::from_wire(survivors) }
+        }
+    }
+}
+
+/// The wire form of an event that changes a state. A spawn is made by the shim itself, who knows the pid;
+/// admission and output never travel.
+pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
+    match event.clone() {
+        Event::Admitted | Event::Spawned | Event::Output => None,
+        Event::SpawnFailed(failure) => Some(LifeEvent::SpawnFailed { error: failure.to_wire() }),
+        Event::LeaderExited(exit) => Some(LifeEvent::LeaderExited { exit: exit.to_wire() }),
+        Event::TreeEmpty => Some(LifeEvent::TreeEmpty),
+        Event::Detach => Some(LifeEvent::Detach),
+        Event::Stop(order) => Some(LifeEvent::Stop { order: order.to_wire() }),
+        Event::ClockRanOut(clock) => Some(LifeEvent::ClockRanOut { clock: clock.to_wire() }),
+        Event::BudgetRanOut { budget, limit, used } => Some(LifeEvent::BudgetRanOut { budget, limit, used }),
+        Event::Signalled(Delivered { leader, others, gentle }) => {
+            Some(LifeEvent::Signalled { leader, others, gentle })
+        }
+        Event::Survivors(survivors) => Some(LifeEvent::Survivors { survivors: survivors.to_wire() }),
+        Event::ShimLost { known, survivors } => {
+            Some(LifeEvent::ShimLost { known, survivors: survivors.to_wire() })
+        }
+    }
+}
+
+pub const fn policy_from_wire(clocks: &Clocks) -> Policy {
+    let Clocks { timeout_ms, ttl_ms, silence_ms, grace_ms, kill_ms } = *clocks;
+    Policy { foreground_ms: timeout_ms, ttl_ms, silence_ms, grace_ms, kill_ms }
+}
+
+/// The word that people and scripts see.
+pub const fn status(state: &State) -> Status {
+    match state {
+        State::Queued { .. } => Status::Queued,
+        State::Starting { .. } => Status::Starting,
+        State::Running(_) => Status::Running,
+        State::Stopping(_) => Status::Stopping,
+        State::Ended(outcome) => match outcome {
+            Outcome::Exited(Exit::Code(0)) => Status::Completed,
+            Outcome::Exited(_) | Outcome::OverBudget { .. } | Outcome::NotStarted(_) => Status::Failed,
+            Outcome::Cancelled { .. } => Status::Cancelled,
+            Outcome::TimedOut { .. } => Status::TimedOut,
+            Outcome::Lost { .. } => Status::Lost,
+            Outcome::StopFailed { .. } => Status::StopFailed,
+        },
+    }
+}
+
+/// The end, flat, for scripts.
+pub fn outcome_info(record: &EndRecord) -> OutcomeInfo {
+    let mut info = OutcomeInfo {
+        kind: String::new(),
+        exit_code: None,
+        signal: None,
+        core_dumped: None,
+        actor: None,
+        reason: None,
+        level: None,
+        clock: None,
+        limit_ms: None,
+        budget: None,
+        error: None,
+        survivors: Vec::new(),
+        receipt: record.receipt.clone(),
+        capture: record.capture.clone(),
+    };
+    let exit = fill_outcome(&mut info, &record.end);
+    match exit {
+        Some(ExitStatus::Code(code)) => info.exit_code = Some(code),
+        Some(ExitStatus::Signal { number, core_dumped }) => {
+            info.signal = Some(number);
+            info.core_dumped = Some(core_dumped);
+        }
+        None => {}
+    }
+    info
+}
+
+/// Fills in what is special to each kind of end, and returns how the leader exited.
+fn fill_outcome(info: &mut OutcomeInfo, end: &End) -> Option<ExitStatus> {
+    let (kind, exit) = match end {
+        End::Exited { exit } => ("exited", Some(*exit)),
+        End::Cancelled { order, exit } => {
+            info.level = Some(order.level);
+            info.actor = Some(order.actor.clone());
+            info.reason.clone_from(&order.reason);
+            ("cancelled", *exit)
+        }
+        End::TimedOut { clock, limit_ms, exit } => {
+            info.clock = Some(*clock);
+            info.limit_ms = Some(*limit_ms);
+            ("timed_out", *exit)
+        }
+        End::Budget { budget, limit, used, exit } => {
+            info.budget = Some(BudgetInfo { name: budget.clone(), limit: *limit, used: *used });
+            ("budget", *exit)
+        }
+        End::Spawn { error } => {
+            let what = SpawnStage::from_wire(error.stage).name().to_owned();
+            let errno = Some(error.errno).filter(|errno| *errno != 0);
+            info.error = Some(ErrorInfo { what, errno, message: error.message.clone() });
+            ("spawn", None)
+        }
+        End::Lost { known, survivors } => {
+            info.error = Some(ErrorInfo { what: "lost".to_owned(), errno: None, message: known.clone() });
+            info.survivors.clone_from(survivors);
+            ("lost", None)
+        }
+        End::StopFailed { cause, survivors, exit } => {
+            info.survivors.clone_from(survivors);
+            fill_cause(info, cause);
+            ("stop_failed", *exit)
+        }
+    };
+    kind.clone_into(&mut info.kind);
+    exit
+}
+
+fn fill_cause(info: &mut OutcomeInfo, cause: &StopCause) {
+    match cause {
+        StopCause::Asked { order } => {
+            info.level = Some(order.level);
+            info.actor = Some(order.actor.clone());
+            info.reason.clone_from(&order.reason);
+        }
+        StopCause::Clock { clock, limit_ms } => {
+            info.clock = Some(*clock);
+            info.limit_ms = Some(*limit_ms);
+        }
+        StopCause::Budget { budget, limit, used } => {
+            info.budget = Some(BudgetInfo { name: budget.clone(), limit: *limit, used: *used });
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Reads a task's output log by absolute offset, while it is being written or long after. It changes nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::layout::{INDEX_RECORD_BYTES, Run, Stream, data_path, index_path, segment_starts};
+
+/// A range of offsets that is not there, `[from, to)`.
+pub type Gap = [u64; 2];
+
+/// Bytes of one stream that lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub stream: Stream,
+    pub offset: u64,
+    pub at_ms: i64,
+    pub data: Vec<u8>,
+}
+
+/// What one read found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    pub pieces: Vec<Piece>,
+    pub gaps: Vec<Gap>,
+    /// Where to go on.
+    pub next: u64,
+}
+
+/// A view of the log as it is now. Make a new one to see what has been written since.
+#[derive(Debug)]
+pub struct LogReader {
+    dir: PathBuf,
+    segments: Vec<Segment>,
+    /// The end of what is on disk.
+    end: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: u64,
+    end: u64,
+}
+
+impl LogReader {
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        let mut segments = Vec::new();
+        for start in segment_starts(dir)? {
+            match data_path(dir, start).metadata() {
+                Ok(metadata) => segments.push(Segment { start, end: start + metadata.len() }),
+                // The writer made room between the listing and this look.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let end = segments.last().map_or(0, |segment| segment.end);
+        Ok(Self { dir: dir.to_owned(), segments, end })
+    }
+
+    /// The end of what is on disk. A task that lost its last bytes to a full disk has written more.
+    pub const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The lowest offset that can be read.
+    pub fn first(&self) -> u64 {
+        self.segments.first().map_or(self.end, |segment| segment.start)
+    }
+
+    /// How much the log takes up.
+    pub fn kept_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.end - segment.start).sum()
+    }
+
+    /// Everything below `end` that is not there.
+    pub fn gaps(&self) -> Vec<Gap> {
+        self.gaps_between(0, self.end)
+    }
+
+    fn gaps_between(&self, from: u64, to: u64) -> Vec<Gap> {
+        let mut gaps = Vec::new();
+        let mut at = from;
+        for segment in self.segments.iter().filter(|segment| segment.end > from && segment.start < to) {
+            if segment.start > at {
+                gaps.push([at, segment.start]);
+            }
+            at = at.max(segment.end);
+        }
+        if at < to {
+            gaps.push([at, to]);
+        }
+        gaps
+    }
+
+    /// Reads from an offset on, at most so many bytes of the stream asked for (or of both).
+    pub fn read(&self, from: u64, max_bytes: usize, only: Option<Stream>) -> io::Result<Slice> {
+        let mut slice = Slice { next: from, ..Slice::default() };
+        let mut left = max_bytes;
+        for segment in self.segments.iter().filter(|segment| segment.end > from) {
+            if left == 0 {
+                break;
+            }
+            if segment.start > slice.next {
+                slice.gaps.push([slice.next, segment.start]);
+                slice.next = segment.start;
+            }
+            if !self.read_segment(*segment, &mut slice, &mut left, only)? {
+                // Removed under our hands: what it held is a gap now.
+                slice.gaps.push([slice.next, segment.end]);
+                slice.next = segment.end;
+            }
+        }
+        Ok(slice)
+    }
+
+    /// False if the segment is gone.
+    fn read_segment(
+        &self,
+        segment: Segment,
+        slice: &mut Slice,
+        left: &mut usize,
+        only: Option<Stream>,
+    ) -> io::Result<bool> {
+        let (data, runs) = match self.open_segment(segment) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let first = runs.partition_point(|run| run.offset <= slice.next).saturating_sub(1);
+        for (place, run) in runs.iter().enumerate().skip(first) {
+            let run_end = runs.get(place + 1).map_or(segment.end, |next| next.offset.min(segment.end));
+            if run_end <= slice.next {
+                continue;
+            }
+            if only.is_some_and(|stream| stream != run.stream) {
+                slice.next = run_end;
+                continue;
+            }
+            if *left == 0 {
+                break;
+            }
+            let wanted = usize::try_from(run_end - slice.next).unwrap_or(usize::MAX).min(*left);
+            let mut bytes = vec![0; wanted];
+            data.read_exact_at(&mut bytes, slice.next - segment.start)?;
+            push(
+                &mut slice.pieces,
+                Piece { stream: run.stream, offset: slice.next, at_ms: run.at_ms, data: bytes },
+            );
+            slice.next += wanted as u64;
+            *left -= wanted;
+        }
+        Ok(true)
+    }
+
+    fn open_segment(&self, segment: Segment) -> io::Result<(File, Vec<Run>)> {
+        let data = File::open(data_path(&self.dir, segment.start))?;
+        let index = std::fs::read(index_path(&self.dir, segment.start))?;
+        let mut runs: Vec<Run> = index.chunks_exact(INDEX_RECORD_BYTES).filter_map(Run::decode).collect();
+        if runs.first().is_none_or(|run| run.offset != segment.start) {
+            // A damaged index costs the stream of these bytes, not the bytes.
+            runs.insert(0, Run { offset: segment.start, stream: Stream::Stdout, at_ms: 0 });
+        }
+        runs.retain(|run| run.offset >= segment.start && run.offset <= segment.end);
+        Ok((data, runs))
+    }
+
+    /// The offset at which the last `lines` lines begin. A last line without a newline counts as one.
+    pub fn tail_offset(&self, lines: u64, only: Option<Stream>) -> io::Result<u64> {
+        const BLOCK: u64 = 64 * 1024;
+        if lines == 0 {
+            return Ok(self.end);
+        }
+        let mut found = 0;
+        let mut at_the_very_end = true;
+        let mut to = self.end;
+        while to > self.first() {
+            let from = to.saturating_sub(BLOCK);
+            let slice = self.read(from, usize::try_from(to - from).unwrap_or(usize::MAX), only)?;
+            for piece in slice.pieces.iter().rev() {
+                for (place, byte) in piece.data.iter().enumerate().rev() {
+                    let offset = piece.offset + place as u64;
+                    if offset >= to {
+                        continue;
+                    }
+                    if *byte == b'\n' && !at_the_very_end {
+                        found += 1;
+                        if found == lines {
+                            return Ok(offset + 1);
+                        }
+                    }
+                    at_the_very_end = false;
+                }
+            }
+            to = from;
+        }
+        Ok(self.first())
+    }
+}
+
+/// Adds a piece, joining it to the one before when they lie together and say the same.
+fn push(pieces: &mut Vec<Piece>, piece: Piece) {
+    if let Some(last) = pieces.last_mut()
+        && last.stream == piece.stream
+        && last.offset + last.data.len() as u64 == piece.offset
+        && last.at_ms == piece.at_ms
+    {
+        last.data.extend_from_slice(&piece.data);
+        return;
+    }
+    pieces.push(piece);
+}
+
+/// Shortens the last piece so that it does not end inside a UTF-8 character, unless nothing would be left.
+/// Returns where to go on.
+pub fn cut_at_character(slice: &mut Slice) {
+    let alone = slice.pieces.len() == 1;
+    let Some(last) = slice.pieces.last_mut() else { return };
+    let keep = last.data.len() - incomplete_tail(&last.data);
+    if keep == last.data.len() || (keep == 0 && alone) {
+        return;
+    }
+    last.data.truncate(keep);
+    slice.next = last.offset + keep as u64;
+    if keep == 0 {
+        slice.pieces.pop();
+    }
+}
+
+/// How many bytes at the end begin a character that is not finished. Bytes that are no UTF-8 at all begin none.
+fn incomplete_tail(data: &[u8]) -> usize {
+    for back in 1..=data.len().min(3) {
+        let byte = data[data.len() - back];
+        let length = match byte {
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            0x80..=0xbf => continue,
+            _ => return 0,
+        };
+        return if length > back { back } else { 0 };
+    }
+    0
+}

@@ -1,0 +1,234 @@
+//! Writes a task's output log: appends, keeps within its limit, and goes on when the disk is full. It reads nothing.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::layout::{INDEX_RECORD_BYTES, Run, Stream, data_path, index_path};
+
+/// A run is given a new time at most this often, so that a stream without pause does not fill the index.
+const RUN_TIME_MS: i64 = 100;
+
+/// After so many gaps nothing more is written: the list of gaps is bounded too.
+const MAX_GAPS: usize = 1_000;
+
+const SMALLEST_SEGMENT_BYTES: u64 = 64 * 1024;
+const LARGEST_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The smallest limit that still keeps a head and a tail.
+pub const SMALLEST_LIMIT_BYTES: u64 = 4 * SMALLEST_SEGMENT_BYTES;
+
+/// The log of one task, open for appending. Nothing is on disk before the first byte.
+#[derive(Debug)]
+pub struct LogWriter {
+    dir: PathBuf,
+    segment_bytes: u64,
+    half_bytes: u64,
+    open: Option<Segment>,
+    /// Segments behind the head, oldest first: the ones that make room.
+    tail: VecDeque<Kept>,
+    head_bytes: u64,
+    tail_bytes: u64,
+    /// The next absolute offset.
+    bytes: u64,
+    gaps: Vec<[u64; 2]>,
+    fault: Option<Fault>,
+}
+
+/// What could not be written, in the words of the system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub message: String,
+    pub lost_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    data: File,
+    index: File,
+    kept: Kept,
+    run: Run,
+    in_head: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    start: u64,
+    data_bytes: u64,
+    index_bytes: u64,
+}
+
+impl Kept {
+    const fn disk_bytes(self) -> u64 {
+        self.data_bytes + self.index_bytes
+    }
+
+    const fn end(self) -> u64 {
+        self.start + self.data_bytes
+    }
+}
+
+impl LogWriter {
+    /// `limit_bytes` is what may lie on disk, half of it for the head and half for the tail.
+    pub fn new(dir: &Path, limit_bytes: u64) -> Self {
+        let limit = limit_bytes.max(SMALLEST_LIMIT_BYTES);
+        Self {
+            dir: dir.to_owned(),
+            segment_bytes: (limit / 16).clamp(SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES),
+            half_bytes: limit / 2,
+            open: None,
+            tail: VecDeque::new(),
+            head_bytes: 0,
+            tail_bytes: 0,
+            bytes: 0,
+            gaps: Vec::new(),
+            fault: None,
+        }
+    }
+
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Ranges that are not on disk, in order, merged.
+    pub fn gaps(&self) -> &[[u64; 2]] {
+        &self.gaps
+    }
+
+    pub const fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+
+    /// Takes what the task wrote. It cannot fail: what the disk does not take becomes a gap and a fault.
+    pub fn append(&mut self, stream: Stream, at_ms: i64, mut data: &[u8]) {
+        while !data.is_empty() {
+            match self.write_some(stream, at_ms, data) {
+                Ok(written) => data = &data[written..],
+                Err(error) => {
+                    self.lose(data.len() as u64, &error);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write_some(&mut self, stream: Stream, at_ms: i64, data: &[u8]) -> io::Result<usize> {
+        if self.gaps.len() >= MAX_GAPS {
+            return Err(io::Error::other("too many gaps already"));
+        }
+        let mut segment = match self.open.take() {
+            Some(segment) if segment.kept.disk_bytes() < self.segment_bytes => segment,
+            full => {
+                if let Some(segment) = full {
+                    self.retire(&segment);
+                }
+                self.create(stream, at_ms)?
+            }
+        };
+        let room = self.segment_bytes - segment.kept.disk_bytes().min(self.segment_bytes - 1);
+        let part = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let written = segment.write(self.bytes, stream, at_ms, part);
+        match written {
+            Ok(written) => {
+                self.bytes += written as u64;
+                self.open = Some(segment);
+                Ok(written)
+            }
+            // The segment stays as far as it was written; the next one starts behind the gap.
+            Err(error) => {
+                self.retire(&segment);
+                Err(error)
+            }
+        }
+    }
+
+    fn create(&mut self, stream: Stream, at_ms: i64) -> io::Result<Segment> {
+        let in_head = self.head_bytes < self.half_bytes && self.tail.is_empty() && self.gaps.is_empty();
+        let start = self.bytes;
+        let open = |path: &Path| OpenOptions::new().append(true).create_new(true).mode(0o600).open(path);
+        let index = match open(&index_path(&self.dir, start)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+                open(&index_path(&self.dir, start))?
+            }
+            other => other?,
+        };
+        let run = Run { offset: start, stream, at_ms };
+        let made = (&index).write_all(&run.encode()).and_then(|()| open(&data_path(&self.dir, start)));
+        match made {
+            Ok(data) => {
+                let kept = Kept { start, data_bytes: 0, index_bytes: INDEX_RECORD_BYTES as u64 };
+                Ok(Segment { data, index, kept, run, in_head })
+            }
+            Err(error) => {
+                // Without its data file the index says nothing; left behind it would block the next try.
+                let _ = fs::remove_file(index_path(&self.dir, start));
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a full or broken segment away, and makes room if the tail has grown too long.
+    fn retire(&mut self, segment: &Segment) {
+        if segment.kept.data_bytes == 0 {
+            let _ = fs::remove_file(data_path(&self.dir, segment.kept.start));
+            let _ = fs::remove_file(index_path(&self.dir, segment.kept.start));
+            return;
+        }
+        if segment.in_head {
+            self.head_bytes += segment.kept.disk_bytes();
+            return;
+        }
+        self.tail_bytes += segment.kept.disk_bytes();
+        self.tail.push_back(segment.kept);
+        // One more segment is about to be opened behind these.
+        while self.tail_bytes + self.segment_bytes > self.half_bytes && self.tail.len() > 1 {
+            let Some(oldest) = self.tail.pop_front() else { return };
+            let _ = fs::remove_file(data_path(&self.dir, oldest.start));
+            let _ = fs::remove_file(index_path(&self.dir, oldest.start));
+            self.tail_bytes -= oldest.disk_bytes();
+            self.add_gap(oldest.start, oldest.end());
+        }
+    }
+
+    fn lose(&mut self, count: u64, error: &io::Error) {
+        let from = self.bytes;
+        self.bytes += count;
+        self.add_gap(from, self.bytes);
+        let fault = self.fault.get_or_insert_with(|| Fault { message: error.to_string(), lost_bytes: 0 });
+        fault.lost_bytes += count;
+    }
+
+    fn add_gap(&mut self, from: u64, to: u64) {
+        let place = self.gaps.partition_point(|gap| gap[1] < from);
+        let mut merged = [from, to];
+        let mut end = place;
+        while let Some(gap) = self.gaps.get(end).filter(|gap| gap[0] <= to) {
+            merged = [merged[0].min(gap[0]), merged[1].max(gap[1])];
+            end += 1;
+        }
+        self.gaps.splice(place..end, [merged]);
+    }
+}
+
+impl Segment {
+    fn write(&mut self, offset: u64, stream: Stream, at_ms: i64, data: &[u8]) -> io::Result<usize> {
+        if self.run.stream != stream || at_ms - self.run.at_ms >= RUN_TIME_MS {
+            let run = Run { offset, stream, at_ms };
+            self.index.write_all(&run.encode())?;
+            self.kept.index_bytes += INDEX_RECORD_BYTES as u64;
+            self.run = run;
+        }
+        let written = loop {
+            match self.data.write(data) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
+                other => break other?,
+            }
+        };
+        self.kept.data_bytes += written as u64;
+        Ok(written)
+    }
+}

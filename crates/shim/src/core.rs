@@ -1,0 +1,412 @@
+//! The shim's mind: what to do about what happened, without doing it. The loop in `run` carries the actions out and
+//! brings back the results; the simulator does the same with a virtual clock and no processes.
+
+use belay_model::{
+    Clock, Delivered, Effect, Event, Exit, Level, Policy, SpawnFailure, State, Step, StopOrder, Survivor,
+    step,
+};
+use belay_protocol::life::{CaptureFault, ClockName, OutputInfo, Receipt, SignalSent};
+use belay_protocol::shim::{
+    EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Start, ToShim,
+};
+use belay_protocol::time::Timestamp;
+use belay_record::EndFile;
+use belay_record::convert::{Wire as _, event_to_wire, policy_from_wire};
+
+/// The two clocks of a moment: one for telling, one for measuring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    pub wall_ms: i64,
+    pub mono_ms: u64,
+}
+
+/// What can reach a shim.
+#[derive(Debug)]
+pub enum Input {
+    Daemon(ToShim),
+    DaemonGone,
+    Spawned(Result<ProcessId, SpawnFailure>),
+    LeaderExited(Exit),
+    /// No child is left, nobody is in the cgroup, and every byte has been read.
+    TreeEmpty,
+    Output,
+    Signalled(Strike),
+    Survivors(Vec<Survivor>),
+    /// The sums that belong into the end record, asked for with [`Action::Finish`].
+    Finished {
+        output: OutputInfo,
+        capture: Option<CaptureFault>,
+    },
+    EndFileWritten(bool),
+    /// A clock may be due.
+    Tick,
+}
+
+/// What one signal of a stop reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strike {
+    pub level: Level,
+    pub processes: u64,
+    pub refused: u64,
+    pub leader: bool,
+    pub others: bool,
+}
+
+/// What a shim has to do, in order.
+#[derive(Debug)]
+pub enum Action {
+    Send(FromShim),
+    Spawn(Box<Start>),
+    Signal(Level),
+    NameSurvivors,
+    Finish,
+    WriteEndFile(EndFile),
+    /// Make everything new for the next task, then say `Ready`.
+    Recycle,
+    Exit,
+}
+
+/// Who this shim is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub name: String,
+    pub version: String,
+    pub process: ProcessId,
+    pub cgroup: Option<belay_protocol::Bytes>,
+}
+
+#[derive(Debug)]
+pub struct Core {
+    identity: Identity,
+    connected: bool,
+    task: Option<Task>,
+}
+
+/// The task that is held, from its start until its end is safe with the daemon or on disk.
+#[derive(Debug)]
+struct Task {
+    id: String,
+    policy: Policy,
+    state: State,
+    life: Vec<LifeItem>,
+    deadlines: Deadlines,
+    stop: Option<StopNotes>,
+    /// The event that ended the task, waiting for the sums of the output.
+    last: Option<(LifeEvent, Moment)>,
+}
+
+/// What a receipt is made of.
+#[derive(Debug)]
+struct StopNotes {
+    requested: Moment,
+    signals: Vec<SignalSent>,
+}
+
+/// When each clock rings, in monotonic milliseconds.
+#[derive(Debug, Default)]
+struct Deadlines([Option<u64>; Clock::ALL.len()]);
+
+impl Deadlines {
+    const fn slot(clock: Clock) -> usize {
+        match clock {
+            Clock::Foreground => 0,
+            Clock::Ttl => 1,
+            Clock::Silence => 2,
+            Clock::Grace => 3,
+            Clock::Kill => 4,
+        }
+    }
+
+    fn next(&self) -> Option<u64> {
+        self.0.iter().flatten().min().copied()
+    }
+
+    /// Takes the earliest clock that is due.
+    fn take_due(&mut self, mono_ms: u64) -> Option<Clock> {
+        let due =
+            Clock::ALL.into_iter().filter(|clock| self.0[Self::slot(*clock)].is_some_and(|at| at <= mono_ms));
+        let clock = due.min_by_key(|clock| self.0[Self::slot(*clock)])?;
+        self.0[Self::slot(clock)] = None;
+        Some(clock)
+    }
+}
+
+impl Core {
+    pub const fn new(identity: Identity) -> Self {
+        Self { identity, connected: true, task: None }
+    }
+
+    /// The id of the task that is held.
+    pub fn task(&self) -> Option<&str> {
+        self.task.as_ref().map(|task| task.id.as_str())
+    }
+
+    pub fn state(&self) -> Option<&State> {
+        self.task.as_ref().map(|task| &task.state)
+    }
+
+    /// When the next clock rings, in monotonic milliseconds.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.task.as_ref().and_then(|task| task.deadlines.next())
+    }
+
+    /// What is left on each running clock.
+    pub fn remaining(&self, now: Moment) -> Vec<(ClockName, u64)> {
+        let Some(task) = &self.task else { return Vec::new() };
+        let left = |clock: Clock| {
+            let at = task.deadlines.0[Deadlines::slot(clock)]?;
+            Some((clock.to_wire(), at.saturating_sub(now.mono_ms)))
+        };
+        Clock::ALL.into_iter().filter_map(left).collect()
+    }
+
+    /// Whether output has to be reported, because a silence clock runs.
+    pub fn minds_output(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| task.policy.silence_ms.is_some() && !task.state.is_ended())
+    }
+
+    /// One thing happened: what has to be done about it.
+    pub fn handle(&mut self, now: Moment, input: Input) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Daemon(message) => self.daemon_says(now, message, &mut actions),
+            Input::DaemonGone => self.daemon_gone(&mut actions),
+            Input::Spawned(Ok(process)) => {
+                let wire = LifeEvent::Spawned { process, mono_ms: now.mono_ms };
+                self.apply(now, Event::Spawned, Some(wire), &mut actions);
+            }
+            Input::Spawned(Err(failure)) => self.event(now, Event::SpawnFailed(failure), &mut actions),
+            Input::LeaderExited(exit) => self.event(now, Event::LeaderExited(exit), &mut actions),
+            Input::TreeEmpty => self.event(now, Event::TreeEmpty, &mut actions),
+            Input::Output => self.event(now, Event::Output, &mut actions),
+            Input::Signalled(strike) => self.signalled(now, strike, &mut actions),
+            Input::Survivors(survivors) => self.event(now, Event::Survivors(survivors), &mut actions),
+            Input::Finished { output, capture } => self.finished(output, capture, &mut actions),
+            Input::EndFileWritten(true) => actions.push(Action::Exit),
+            // It stays, keeps the end in memory, and waits to be adopted.
+            Input::EndFileWritten(false) => {}
+            Input::Tick => self.tick(now, &mut actions),
+        }
+        actions
+    }
+
+    fn daemon_says(&mut self, now: Moment, message: ToShim, actions: &mut Vec<Action>) {
+        match message {
+            ToShim::Hello { seen, .. } => self.greet(seen, actions),
+            ToShim::Start(start) => self.start(now, start, actions),
+            ToShim::Stop { order } => self.event(now, Event::Stop(StopOrder::from_wire(order)), actions),
+            ToShim::Ack { task } => {
+                let ours = self.task.as_ref().is_some_and(|held| held.id == task && held.state.is_ended());
+                if ours {
+                    self.task = None;
+                    actions.push(Action::Recycle);
+                }
+            }
+            // The loop answers these: they are about pipes, not about the life.
+            ToShim::Write { .. } | ToShim::Watch { .. } | ToShim::Query { .. } => {}
+        }
+    }
+
+    fn greet(&mut self, seen: u64, actions: &mut Vec<Action>) {
+        self.connected = true;
+        let Identity { name, version, process, cgroup } = self.identity.clone();
+        let task = self.task.as_ref().map(|task| task.id.clone());
+        let hello = Hello { protocol: SHIM_PROTOCOL, version, shim: name, process, cgroup, task };
+        actions.push(Action::Send(FromShim::Hello(hello)));
+        match &self.task {
+            None => actions.push(Action::Send(FromShim::Ready)),
+            Some(task) => {
+                let unseen = task.life.iter().filter(|item| item.number > seen);
+                actions.extend(unseen.map(|item| Action::Send(FromShim::Life(item.clone()))));
+            }
+        }
+    }
+
+    fn start(&mut self, now: Moment, start: Box<Start>, actions: &mut Vec<Action>) {
+        if self.task.is_some() {
+            // Two tasks in one shim would be a fault of the daemon's; the one that is held must not suffer.
+            return;
+        }
+        let policy = policy_from_wire(&start.clocks);
+        let Step { mut state, effects } = step(&policy, State::new(start.detached), Event::Admitted);
+        debug_assert_eq!(effects, [Effect::Spawn], "an admitted task is spawned");
+        let mut stop = None;
+        if let Some(order) = start.stop.clone() {
+            state = step(&policy, state, Event::Stop(StopOrder::from_wire(order))).state;
+            stop = Some(StopNotes { requested: now, signals: Vec::new() });
+        }
+        self.task = Some(Task {
+            id: start.task.clone(),
+            policy,
+            state,
+            life: Vec::new(),
+            deadlines: Deadlines::default(),
+            stop,
+            last: None,
+        });
+        actions.push(Action::Spawn(start));
+    }
+
+    fn daemon_gone(&mut self, actions: &mut Vec<Action>) {
+        self.connected = false;
+        match &self.task {
+            None => actions.push(Action::Exit),
+            Some(task) if task.state.is_ended() && task.last.is_none() => actions.push(write_end(task)),
+            Some(_) => {}
+        }
+    }
+
+    fn tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        while let Some(clock) = self.task.as_mut().and_then(|task| task.deadlines.take_due(now.mono_ms)) {
+            self.event(now, Event::ClockRanOut(clock), actions);
+        }
+    }
+
+    fn signalled(&mut self, now: Moment, strike: Strike, actions: &mut Vec<Action>) {
+        let Some(task) = &mut self.task else { return };
+        if let Some(stop) = &mut task.stop {
+            note_signal(&mut stop.signals, strike, now);
+        }
+        let gentle = strike.level < Level::Kill && strike.processes > 0;
+        let delivered = Delivered { leader: strike.leader, others: strike.others, gentle };
+        self.event(now, Event::Signalled(delivered), actions);
+    }
+
+    fn event(&mut self, now: Moment, event: Event, actions: &mut Vec<Action>) {
+        let wire = event_to_wire(&event);
+        self.apply(now, event, wire, actions);
+    }
+
+    /// Runs one step of the life: remembers what changed, tells the daemon, and turns effects into actions.
+    fn apply(&mut self, now: Moment, event: Event, wire: Option<LifeEvent>, actions: &mut Vec<Action>) {
+        let Some(task) = &mut self.task else { return };
+        let before = task.state.clone();
+        let Step { state, effects } = step(&task.policy, before.clone(), event);
+        let changed = state != before;
+        task.state = state;
+        let is_stopping = matches!(task.state, State::Stopping(_) | State::Starting { stop: Some(_), .. });
+        if is_stopping && task.stop.is_none() {
+            task.stop = Some(StopNotes { requested: now, signals: Vec::new() });
+        }
+        if let Some(wire) = wire.filter(|_| changed) {
+            if effects.contains(&Effect::Finish) {
+                task.last = Some((wire, now));
+            } else {
+                remember(task, wire, now, None, self.connected, actions);
+            }
+        }
+        for effect in effects {
+            match effect {
+                Effect::Signal(level) => actions.push(Action::Signal(level)),
+                Effect::Arm(clock, ms) => {
+                    task.deadlines.0[Deadlines::slot(clock)] = Some(now.mono_ms.saturating_add(ms));
+                }
+                Effect::Clear(clock) => task.deadlines.0[Deadlines::slot(clock)] = None,
+                Effect::NameSurvivors => actions.push(Action::NameSurvivors),
+                Effect::Finish => {
+                    task.deadlines = Deadlines::default();
+                    actions.push(Action::Finish);
+                }
+                // Only admission spawns, and `start` does that.
+                Effect::Spawn => {}
+            }
+        }
+    }
+
+    fn finished(&mut self, output: OutputInfo, capture: Option<CaptureFault>, actions: &mut Vec<Action>) {
+        let Some(task) = &mut self.task else { return };
+        let Some((wire, at)) = task.last.take() else { return };
+        let Some(outcome) = task.state.outcome() else { return };
+        let record = EndRecord {
+            end: outcome.to_wire(),
+            ended_at_ms: at.wall_ms,
+            receipt: receipt(task, at),
+            output,
+            capture,
+        };
+        remember(task, wire, at, Some(Box::new(record)), self.connected, actions);
+        if !self.connected {
+            actions.push(write_end(task));
+        }
+    }
+}
+
+fn write_end(task: &Task) -> Action {
+    Action::WriteEndFile(EndFile { task: task.id.clone(), life: task.life.clone() })
+}
+
+fn remember(
+    task: &mut Task,
+    event: LifeEvent,
+    at: Moment,
+    end: Option<Box<EndRecord>>,
+    connected: bool,
+    actions: &mut Vec<Action>,
+) {
+    let number = task.life.len() as u64 + 1;
+    let item = LifeItem { task: task.id.clone(), number, at_ms: at.wall_ms, event, end };
+    task.life.push(item.clone());
+    if connected {
+        actions.push(Action::Send(FromShim::Life(item)));
+    }
+}
+
+/// Adds a strike to the receipt; the many rounds of a kill are one signal.
+fn note_signal(signals: &mut Vec<SignalSent>, strike: Strike, now: Moment) {
+    let name = match strike.level {
+        Level::Drain => return,
+        Level::Interrupt => "SIGINT",
+        Level::Terminate => "SIGTERM",
+        Level::Kill => "SIGKILL",
+    };
+    if let Some(last) = signals.last_mut().filter(|last| last.signal == name) {
+        last.processes += strike.processes;
+        last.refused = last.refused.max(strike.refused);
+        return;
+    }
+    let Strike { processes, refused, .. } = strike;
+    signals.push(SignalSent { signal: name.to_owned(), processes, refused, at: Timestamp(now.wall_ms) });
+}
+
+/// What the stop did, if the task was being stopped when it ended.
+fn receipt(task: &Task, ended: Moment) -> Option<Receipt> {
+    use belay_model::{Cause, Outcome};
+    let notes = task.stop.as_ref()?;
+    let clock_actor = |clock: Clock| format!("clock:{}", clock.name());
+    let (level, actor, reason, survivors) = match task.state.outcome()? {
+        Outcome::Cancelled { order, .. } => {
+            (order.level, order.actor.clone(), order.reason.clone(), Vec::new())
+        }
+        Outcome::TimedOut { clock, .. } => (hardest(notes), clock_actor(*clock), None, Vec::new()),
+        Outcome::OverBudget { budget, .. } => (hardest(notes), format!("budget:{budget}"), None, Vec::new()),
+        Outcome::StopFailed { cause, survivors, .. } => match cause {
+            Cause::Asked(order) => {
+                (Level::Kill, order.actor.clone(), order.reason.clone(), survivors.clone())
+            }
+            Cause::Clock { clock, .. } => (Level::Kill, clock_actor(*clock), None, survivors.clone()),
+            Cause::Budget { budget, .. } => {
+                (Level::Kill, format!("budget:{budget}"), None, survivors.clone())
+            }
+        },
+        // It ended by itself before the stop reached it: there is nothing to show a receipt for.
+        Outcome::Exited(_) | Outcome::NotStarted(_) | Outcome::Lost { .. } => return None,
+    };
+    Some(Receipt {
+        level: level.to_wire(),
+        actor,
+        reason,
+        signals: notes.signals.clone(),
+        requested_at: Timestamp(notes.requested.wall_ms),
+        empty_at: survivors.is_empty().then_some(Timestamp(ended.wall_ms)),
+        took_ms: ended.mono_ms.saturating_sub(notes.requested.mono_ms),
+        survivors: survivors.to_wire(),
+    })
+}
+
+fn hardest(notes: &StopNotes) -> Level {
+    match notes.signals.last().map(|sent| sent.signal.as_str()) {
+        Some("SIGKILL") => Level::Kill,
+        Some("SIGINT") => Level::Interrupt,
+        _ => Level::Terminate,
+    }
+}

@@ -1,0 +1,460 @@
+//! The shim's loop: waits for whatever comes, feeds it to the core, and does what the core says. It decides nothing
+//! about the life of a task.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use belay_model::{Exit, Level, SpawnFailure, SpawnStage};
+use belay_os::cgroup::Cgroup;
+use belay_os::process::{self, monotonic_ms};
+use belay_os::signal::{Signal, SignalFd};
+use belay_os::tree::{self, Reaped, Tree};
+use belay_os::{fds, signal};
+use belay_protocol::Bytes;
+use belay_protocol::shim::{FromShim, Now, ProcessId, Start, ToShim};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::core::{Action, Core, Identity, Input, Moment};
+use crate::kill::{self, Killing};
+use crate::link::Link;
+use crate::output::{Output, READ_BYTES};
+use crate::spawn::{self, Pipes};
+use crate::stdin::Stdin;
+
+/// `belay shim NAME SOCKET [CGROUP]`, with the daemon's connection as standard input. Started by a daemon only.
+pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    match set_up(args) {
+        Ok(mut shim) => {
+            let result = shim.serve();
+            shim.clean_up();
+            if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        // Nobody listens to a shim's standard error; the daemon sees the connection close.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+struct Shim {
+    core: Core,
+    socket: PathBuf,
+    listener: UnixListener,
+    link: Option<Link>,
+    children: SignalFd,
+    tree: Tree,
+    pipes: Option<Pipes>,
+    task: Option<Task>,
+    killing: Option<Killing>,
+    watched: bool,
+    told_bytes: u64,
+    buffer: Box<[u8]>,
+    /// The link failed while something was being said.
+    link_broken: bool,
+    /// The task is over for the daemon but not everybody is dead: stay until they are, then leave.
+    lingering: bool,
+    leaving: bool,
+}
+
+/// The parts of a task that are made of descriptors.
+struct Task {
+    dir: PathBuf,
+    leader: Option<process::Identity>,
+    leader_reaped: bool,
+    output: Output,
+    stdin: Stdin,
+}
+
+fn now() -> Moment {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment { wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX), mono_ms: monotonic_ms() }
+}
+
+fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
+    let missing = || io::Error::from(io::ErrorKind::InvalidInput);
+    let name = args.next().and_then(|name| name.into_string().ok()).ok_or_else(missing)?;
+    let socket = PathBuf::from(args.next().ok_or_else(missing)?);
+    let cgroup = args.next().map(PathBuf::from);
+    let control = fds::take_stdin()?;
+    signal::shield()?;
+    signal::reset_dispositions()?;
+    let children = SignalFd::new(&[Signal::CHLD])?;
+    tree::become_subreaper()?;
+    let listener = UnixListener::bind(&socket)?;
+    listener.set_nonblocking(true)?;
+    let cgroup = cgroup.and_then(|path| Cgroup::create(path.parent()?, path.file_name()?.to_str()?).ok());
+    let own = process::own_identity();
+    let identity = Identity {
+        name,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        process: ProcessId { pid: own.pid, start_ticks: own.start_ticks },
+        cgroup: cgroup.as_ref().map(|cgroup| Bytes::from(cgroup.path().as_os_str().to_owned())),
+    };
+    Ok(Shim {
+        core: Core::new(identity),
+        socket,
+        listener,
+        link: Some(Link::new(control)?),
+        children,
+        tree: Tree::new(cgroup),
+        pipes: Some(Pipes::new()?),
+        task: None,
+        killing: None,
+        watched: false,
+        told_bytes: 0,
+        buffer: vec![0; READ_BYTES].into_boxed_slice(),
+        link_broken: false,
+        lingering: false,
+        leaving: false,
+    })
+}
+
+/// What a descriptor in the poll set belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Children,
+    Listener,
+    Link,
+    Stream(usize),
+    Stdin,
+    Cgroup,
+}
+
+impl Shim {
+    fn serve(&mut self) -> io::Result<()> {
+        while !self.leaving {
+            for source in self.wait()? {
+                match source {
+                    Source::Children => drop(self.children.drain()?),
+                    Source::Listener => self.accept()?,
+                    Source::Link => self.hear()?,
+                    Source::Stream(place) => self.read(place)?,
+                    Source::Stdin => {
+                        if let Some(task) = &mut self.task {
+                            task.stdin.flush();
+                        }
+                    }
+                    // The level is read below, with everything else about the tree.
+                    Source::Cgroup => {}
+                }
+            }
+            self.look_after_tree()?;
+            self.feed(Input::Tick)?;
+            self.tell_output();
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something happens or a clock is due, and says what has something to say.
+    fn wait(&self) -> io::Result<Vec<Source>> {
+        let sources = self.sources();
+        let mut set: Vec<PollFd<'_>> =
+            sources.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let timeout = self.sleep_ms().map(timespec);
+        match poll(&mut set, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = set.iter().zip(&sources).filter(|(fd, _)| !fd.revents().is_empty());
+        Ok(ready.map(|(_, (source, ..))| *source).collect())
+    }
+
+    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let mut sources = vec![
+            (Source::Children, self.children.as_fd(), PollFlags::IN),
+            (Source::Listener, self.listener.as_fd(), PollFlags::IN),
+        ];
+        if let Some(link) = &self.link {
+            let out = if link.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
+            sources.push((Source::Link, link.as_fd(), PollFlags::IN | out));
+        }
+        if let Some(task) = &self.task {
+            let streams = task.output.streams();
+            sources.extend(streams.map(|(place, fd)| (Source::Stream(place), fd.as_fd(), PollFlags::IN)));
+            sources.extend(task.stdin.wants().map(|fd| (Source::Stdin, fd, PollFlags::OUT)));
+            let cgroup = self.tree.cgroup().filter(|_| task.leader_reaped);
+            sources.extend(cgroup.map(|cgroup| (Source::Cgroup, cgroup.events(), PollFlags::PRI)));
+        }
+        sources
+    }
+
+    fn sleep_ms(&self) -> Option<u64> {
+        let round = self.killing.as_ref().map(|killing| killing.next_round_ms);
+        let next = self.core.next_deadline().into_iter().chain(round).min()?;
+        Some(next.saturating_sub(monotonic_ms()))
+    }
+
+    /// Runs the core on one input, and on everything that follows from what it wants done.
+    fn feed(&mut self, input: Input) -> io::Result<()> {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            for action in self.core.handle(now(), input) {
+                inputs.extend(self.carry_out(action)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one thing. What comes of it, if anything, is the next input.
+    fn carry_out(&mut self, action: Action) -> io::Result<Option<Input>> {
+        match action {
+            Action::Send(message) => {
+                self.say(&message);
+                Ok(None)
+            }
+            Action::Spawn(start) => Ok(Some(self.spawn(&start))),
+            Action::Signal(level) => Ok(self.signal(level)),
+            Action::NameSurvivors => {
+                let survivors = self.tree.members().into_iter().map(kill::survivor).collect();
+                Ok(Some(Input::Survivors(survivors)))
+            }
+            Action::Finish => {
+                self.killing = None;
+                let task = self.task.as_ref();
+                let output = task.map(|task| task.output.info()).unwrap_or_default();
+                Ok(Some(Input::Finished { output, capture: task.and_then(|task| task.output.fault()) }))
+            }
+            Action::WriteEndFile(end) => {
+                let written = self.task.as_ref().is_some_and(|task| end.write(&task.dir).is_ok());
+                Ok(Some(Input::EndFileWritten(written)))
+            }
+            Action::Recycle => self.recycle().map(|()| None),
+            Action::Exit => {
+                self.leaving = !self.lingering;
+                Ok(None)
+            }
+        }
+    }
+
+    fn spawn(&mut self, start: &Start) -> Input {
+        let dir = PathBuf::from(start.dir.as_os_str());
+        let Some(pipes) = self.pipes.take() else { return Input::Spawned(Err(no_pipes())) };
+        let cgroup = self.tree.cgroup().map(Cgroup::dir);
+        let held = spawn::start(start, &pipes, cgroup);
+        let Pipes { stdout, stderr, .. } = pipes;
+        let (leader, stdin, result) = match held {
+            Ok(held) => {
+                let id = held.spawned.identity;
+                let process = ProcessId { pid: id.pid, start_ticks: id.start_ticks };
+                (Some(id), held.stdin, Ok(process))
+            }
+            Err(failure) => (None, None, Err(failure)),
+        };
+        self.task = Some(Task {
+            dir: dir.clone(),
+            leader,
+            leader_reaped: false,
+            output: Output::new(stdout.0, stderr.0, &dir, start.output_limit_bytes),
+            stdin: Stdin::new(stdin),
+        });
+        Input::Spawned(result)
+    }
+
+    fn signal(&mut self, level: Level) -> Option<Input> {
+        let leader = self.live_leader();
+        if level == Level::Kill {
+            let mut killing = Killing::default();
+            let strike = killing.round(&mut self.tree, leader, monotonic_ms(), false);
+            self.killing = Some(killing);
+            return Some(Input::Signalled(strike));
+        }
+        kill::ask(&self.tree, level, leader).map(Input::Signalled)
+    }
+
+    fn live_leader(&self) -> Option<process::Identity> {
+        self.task.as_ref().filter(|task| !task.leader_reaped).and_then(|task| task.leader)
+    }
+
+    /// Reaps, goes on killing if a kill is under way, and notices when nobody is left.
+    fn look_after_tree(&mut self) -> io::Result<()> {
+        let mut reaped = Vec::new();
+        let no_child_left = self.tree.reap(&mut reaped)?;
+        let leader = self.live_leader();
+        if let Some(Reaped { exit, .. }) =
+            reaped.iter().find(|dead| leader.is_some_and(|id| id.pid == dead.pid))
+        {
+            if let Some(task) = &mut self.task {
+                task.leader_reaped = true;
+            }
+            self.feed(Input::LeaderExited(core_exit(*exit)))?;
+        }
+        if self.killing.is_some() && !(no_child_left && self.tree.is_empty()?) {
+            self.next_kill_round(!reaped.is_empty())?;
+        }
+        let held = self.core.state().is_some_and(|state| !state.is_ended());
+        let spawned = self.task.as_ref().is_some_and(|task| task.leader.is_some());
+        if held && spawned && no_child_left && self.tree.is_empty()? {
+            self.drain()?;
+            self.feed(Input::TreeEmpty)?;
+        }
+        if self.lingering && no_child_left && self.tree.is_empty()? {
+            self.leaving = true;
+        }
+        Ok(())
+    }
+
+    fn next_kill_round(&mut self, died: bool) -> io::Result<()> {
+        let now_ms = monotonic_ms();
+        let leader = self.live_leader();
+        let Some(killing) = &mut self.killing else { return Ok(()) };
+        if !died && now_ms < killing.next_round_ms {
+            return Ok(());
+        }
+        let strike = killing.round(&mut self.tree, leader, now_ms, died);
+        self.feed(Input::Signalled(strike))
+    }
+
+    fn read(&mut self, place: usize) -> io::Result<()> {
+        let Some(task) = &mut self.task else { return Ok(()) };
+        let any = task.output.read(place, &mut self.buffer, now().wall_ms);
+        if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        let Some(task) = &mut self.task else { return Ok(()) };
+        let any = task.output.drain(&mut self.buffer, now().wall_ms);
+        if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
+    }
+
+    /// A daemon connects: whoever comes last is the one, for only one can hold the home.
+    fn accept(&mut self) -> io::Result<()> {
+        let Ok((stream, _)) = self.listener.accept() else { return Ok(()) };
+        let ours = rustix::net::sockopt::socket_peercred(&stream)
+            .is_ok_and(|peer| peer.uid == rustix::process::getuid());
+        if ours {
+            self.watched = false;
+            self.link = Some(Link::new(stream.into())?);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self) -> io::Result<()> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let open = link.fill(&mut self.buffer).unwrap_or(false);
+        while let Some(message) = self.link.as_mut().and_then(|link| link.next().transpose()) {
+            match message {
+                Ok(message) => self.obey(message)?,
+                Err(_) => return self.lose_daemon(),
+            }
+        }
+        if open { Ok(()) } else { self.lose_daemon() }
+    }
+
+    fn obey(&mut self, message: ToShim) -> io::Result<()> {
+        match message {
+            ToShim::Write { write, data, close } => {
+                let task = self.task.as_mut();
+                let closed = belay_protocol::shim::WriteResult::Closed;
+                let result = task.map_or(closed, |task| task.stdin.accept(&data.0, close));
+                self.say(&FromShim::Written { write, result });
+            }
+            ToShim::Watch { on } => {
+                self.watched = on;
+                self.told_bytes = 0;
+            }
+            ToShim::Query { query } => {
+                let answer = self.present(query);
+                self.say(&FromShim::Now(Box::new(answer)));
+            }
+            message
+            @ (ToShim::Hello { .. } | ToShim::Start(_) | ToShim::Stop { .. } | ToShim::Ack { .. }) => {
+                // What ended by itself before the stop reached it ended by itself.
+                self.look_after_tree()?;
+                self.feed(Input::Daemon(message))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn present(&self, query: u64) -> Now {
+        let task = self.task.as_ref();
+        Now {
+            query,
+            output: task.map(|task| task.output.info()).unwrap_or_default(),
+            capture: task.and_then(|task| task.output.fault()),
+            clocks: self.core.remaining(now()),
+            stdin_open: task.is_some_and(|task| task.stdin.is_open()),
+        }
+    }
+
+    fn say(&mut self, message: &FromShim) {
+        if self.link.as_mut().is_some_and(|link| link.send(message).is_err()) {
+            // The loop notices the missing link and tells the core.
+            self.link_broken = true;
+        }
+    }
+
+    /// Says how much output there is, if somebody wants to know and has heard the last word.
+    fn tell_output(&mut self) {
+        let bytes = self.task.as_ref().map_or(0, |task| task.output.bytes());
+        let flushed = self.link.as_ref().is_some_and(Link::is_flushed);
+        if self.watched && flushed && bytes > self.told_bytes {
+            self.told_bytes = bytes;
+            self.say(&FromShim::Output { bytes });
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let broken = self.link.as_mut().is_some_and(|link| link.flush().is_err());
+        if broken || self.link_broken { self.lose_daemon() } else { Ok(()) }
+    }
+
+    fn lose_daemon(&mut self) -> io::Result<()> {
+        self.link = None;
+        self.link_broken = false;
+        self.watched = false;
+        self.feed(Input::DaemonGone)
+    }
+
+    /// Makes everything new for the next task, if nothing of the last one is left; else stays until it is and leaves.
+    fn recycle(&mut self) -> io::Result<()> {
+        let task = self.task.take();
+        self.killing = None;
+        if !self.tree.is_empty()? {
+            self.lingering = true;
+            return Ok(());
+        }
+        let clean = task.is_none_or(|task| task.output.is_closed());
+        let pipes = Pipes::new();
+        match pipes {
+            Ok(pipes) if clean => {
+                self.pipes = Some(pipes);
+                self.watched = false;
+                self.told_bytes = 0;
+                self.say(&FromShim::Ready);
+            }
+            _ => self.leaving = true,
+        }
+        Ok(())
+    }
+
+    fn clean_up(self) {
+        let _ = std::fs::remove_file(&self.socket);
+        if let Some(cgroup) = self.tree.into_cgroup() {
+            let _ = cgroup.remove();
+        }
+    }
+}
+
+fn no_pipes() -> SpawnFailure {
+    SpawnFailure { stage: SpawnStage::Holder, errno: 0, message: "the shim has no pipes ready".to_owned() }
+}
+
+const fn core_exit(exit: tree::Exit) -> Exit {
+    match exit {
+        tree::Exit::Code(code) => Exit::Code(code),
+        tree::Exit::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
+    }
+}
+
+fn timespec(ms: u64) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(ms % 1000 * 1_000_000).unwrap_or(0),
+    }
+}

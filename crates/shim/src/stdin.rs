@@ -1,0 +1,69 @@
+//! The task's standard input: what was sent and not yet read by the command. Bounded; never blocks.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use belay_protocol::shim::WriteResult;
+
+/// What may wait here for a command that does not read.
+const MAX_PENDING_BYTES: usize = 1024 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Stdin {
+    pipe: Option<OwnedFd>,
+    pending: VecDeque<u8>,
+    close_when_empty: bool,
+}
+
+impl Stdin {
+    pub(crate) const fn new(pipe: Option<OwnedFd>) -> Self {
+        Self { pipe, pending: VecDeque::new(), close_when_empty: false }
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.pipe.is_some() && !self.close_when_empty
+    }
+
+    /// The pipe, if there is something to write to it.
+    pub(crate) fn wants(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().filter(|_| !self.pending.is_empty()).map(AsFd::as_fd)
+    }
+
+    /// Takes the data whole or not at all.
+    pub(crate) fn accept(&mut self, data: &[u8], close: bool) -> WriteResult {
+        if !self.is_open() {
+            return WriteResult::Closed;
+        }
+        if !self.pending.is_empty() && self.pending.len() + data.len() > MAX_PENDING_BYTES {
+            return WriteResult::Full { pending: self.pending.len() as u64 };
+        }
+        self.pending.extend(data);
+        self.close_when_empty |= close;
+        self.flush();
+        WriteResult::Accepted { pending: self.pending.len() as u64 }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        while let Some(pipe) = &self.pipe {
+            let (front, _) = self.pending.as_slices();
+            if front.is_empty() {
+                if self.close_when_empty {
+                    self.pipe = None;
+                }
+                return;
+            }
+            match rustix::io::write(pipe, front) {
+                Ok(written) => drop(self.pending.drain(..written)),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => self.close(),
+            }
+        }
+    }
+
+    /// Nobody reads any more.
+    pub(crate) fn close(&mut self) {
+        self.pipe = None;
+        self.pending = VecDeque::new();
+    }
+}

@@ -1,0 +1,12 @@
+//! The one executable: command, daemon and shim in a single static file, so that they are always of one version.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let rest = std::env::args_os().skip(2);
+    match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some("daemon") => belay_daemon::main(rest),
+        Some("shim") => belay_shim::main(rest),
+        _ => belay_cli::main(std::env::args_os()),
+    }
+}
