@@ -1,7 +1,7 @@
 //! Death and rebirth: finding the tasks of an earlier daemon again, and dealing with shims that are gone.
 
 use belay_model::{Event, State, step};
-use belay_protocol::life::{End, OutputInfo, StartError, StartStage};
+use belay_protocol::life::{End, Order, OutputInfo, StartError, StartStage};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
 use belay_record::convert::policy_from_wire;
 use serde_json::{Map, json};
@@ -11,6 +11,10 @@ use crate::doc::Entry;
 use crate::event::{Action, LostTask, Moment, ShimId};
 use crate::life::object;
 use crate::world::World;
+
+/// How often, and after which pauses, a shim that is alive is reached for.
+const REACH_TRIES: u32 = 10;
+const REACH_PAUSE_MS: u64 = 50;
 
 /// How long the door stays shut for shims that do not answer.
 const ADOPTION_MS: u64 = 3_000;
@@ -35,7 +39,7 @@ impl<W: World> Core<W> {
                 ),
             }
         }
-        self.arm(ADOPTION_MS, Timer::Adopted);
+        self.adoption = Some(self.arm(ADOPTION_MS, Timer::Adopted));
         self.open_doors_when_done();
         self.must_commit = true;
         Ok(self.handle_nothing(now))
@@ -87,6 +91,8 @@ impl<W: World> Core<W> {
             task: Some(id),
             stage: ShimStage::Coming,
             watched: false,
+            tries: 0,
+            stop: None,
         };
         self.shims.insert(shim, state);
         self.actions.push(Action::ConnectShim { shim, name: doc.name });
@@ -110,6 +116,10 @@ impl<W: World> Core<W> {
         let Some(task) = shim.task.clone() else { return };
         if holds.as_deref() == Some(task.as_str()) {
             shim.stage = ShimStage::Holding;
+            shim.tries = 0;
+            if let Some(order) = shim.stop.take() {
+                self.actions.push(Action::ToShim { shim: shim_id, message: ToShim::Stop { order } });
+            }
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
             self.emit("task.adopted", Some((&task, &session)), Map::new());
             let wanted = self.tasks.get(&task).is_some_and(|task| !task.follows.is_empty());
@@ -140,20 +150,58 @@ impl<W: World> Core<W> {
         self.open_doors_when_done();
     }
 
-    fn lose_shim(&mut self, id: ShimId, _error: &str) {
+    fn lose_shim(&mut self, id: ShimId, error: &str) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
-        let Some(task) = shim.task.clone() else {
+        if shim.task.is_none() {
+            if shim.stage == ShimStage::Coming {
+                return self.shim_not_spawned(id, "it ended before it was ready");
+            }
             self.shims.remove(&id);
             return;
-        };
+        }
         let Some(process) = shim.process else { return };
-        if shim.stage == ShimStage::Holding && self.world.is_shim_alive(process) {
-            // Only the connection broke: reach for it again.
-            shim.stage = ShimStage::Coming;
+        if !self.world.is_shim_alive(process) {
+            return self.bury_shim(id);
+        }
+        // Only the way to it is broken; its task goes on and must not be touched.
+        shim.stage = ShimStage::Coming;
+        shim.watched = false;
+        shim.tries += 1;
+        let tries = shim.tries;
+        if tries <= REACH_TRIES {
+            self.arm(u64::from(tries) * REACH_PAUSE_MS, Timer::Reach(id));
+        } else if self.shims.get(&id).is_some_and(|shim| shim.stop.is_some()) {
+            self.bury_shim(id);
+        } else {
+            let task = self.shims.get(&id).and_then(|shim| shim.task.clone()).unwrap_or_default();
+            let message = format!(
+                "the shim of task {task} is alive (pid {}) and cannot be reached: {error}",
+                process.pid
+            );
+            self.notice(message, "belay stop ends it, shim and all");
+        }
+    }
+
+    pub(crate) fn reach_again(&mut self, id: ShimId) {
+        if let Some(shim) = self.shims.get(&id).filter(|shim| shim.stage == ShimStage::Coming) {
             let name = shim.name.clone();
             self.actions.push(Action::ConnectShim { shim: id, name });
-            return;
         }
+    }
+
+    /// A stop for a task whose shim cannot be reached: kept for when it can, or carried out without it.
+    pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order) {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        shim.stop = Some(order);
+        if shim.tries > REACH_TRIES {
+            self.bury_shim(id);
+        }
+    }
+
+    /// A shim that is gone, or is to be: its end file tells how its task ended; else its tree is found and killed.
+    fn bury_shim(&mut self, id: ShimId) {
+        let Some(shim) = self.shims.get(&id) else { return };
+        let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
         let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
         self.shims.remove(&id);
         if self.end_from_file(&task) {
@@ -206,6 +254,9 @@ impl<W: World> Core<W> {
     pub(crate) fn open_doors(&mut self) {
         if self.phase == Phase::Adopting {
             self.phase = Phase::Serving;
+        }
+        if let Some(key) = self.adoption.take() {
+            self.disarm(key);
         }
     }
 

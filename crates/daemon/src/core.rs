@@ -7,6 +7,7 @@ use belay_journal::{Batch, Journal};
 use belay_model::{Policy, State};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
+use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
 use serde_json::{Map, Value};
 
@@ -35,6 +36,9 @@ pub struct Core<W> {
     pub(crate) ready: Vec<ShimId>,
     /// Tasks that wait for a shim, in order.
     pub(crate) waiting: VecDeque<String>,
+    /// Shims in a row that could not be started or ended before they were ready.
+    pub(crate) shim_failures: u32,
+    pub(crate) adoption: Option<TimerKey>,
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) pending: HashMap<u64, Pending>,
     pub(crate) follows: HashMap<u64, Follow>,
@@ -50,6 +54,16 @@ pub struct Core<W> {
     pub(crate) notices: VecDeque<NoticeInfo>,
     pub(crate) ended_since_gc: u32,
     counter: u64,
+}
+
+impl<W> std::fmt::Debug for Core<W> {
+    /// Counts, not contents: a start that waits holds an environment.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("phase", &self.phase)
+            .field("tasks", &self.tasks.len())
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +99,10 @@ pub(crate) struct Shim {
     pub(crate) task: Option<String>,
     pub(crate) stage: ShimStage,
     pub(crate) watched: bool,
+    /// How often it could not be reached although it is alive.
+    pub(crate) tries: u32,
+    /// A stop that came while it could not be reached.
+    pub(crate) stop: Option<Order>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +121,8 @@ pub(crate) enum Timer {
     Answer(u64),
     /// Shims that did not answer in time are gone on without.
     Adopted,
+    /// A shim that is alive and could not be reached is tried again.
+    Reach(ShimId),
     Idle,
     Commit,
 }
@@ -129,6 +149,8 @@ impl<W: World> Core<W> {
             shims: HashMap::new(),
             ready: Vec::new(),
             waiting: VecDeque::new(),
+            shim_failures: 0,
+            adoption: None,
             clients: HashMap::new(),
             pending: HashMap::new(),
             follows: HashMap::new(),
@@ -285,6 +307,7 @@ impl<W: World> Core<W> {
             match entry.remove() {
                 Timer::Answer(pending) => self.answer_is_due(pending),
                 Timer::Adopted => self.open_doors(),
+                Timer::Reach(shim) => self.reach_again(shim),
                 Timer::Idle => self.leave(),
                 Timer::Commit => {
                     self.lazy = None;

@@ -18,7 +18,9 @@ impl<W: World> Core<W> {
         if self.phase != Phase::Serving {
             return;
         }
-        let wanted = self.waiting.len() + bounds::SHIMS_READY.0;
+        // When none can be started, only somebody who waits for one is worth another try.
+        let spare = if self.shim_failures == 0 { bounds::SHIMS_READY.0 } else { 0 };
+        let wanted = self.waiting.len() + spare;
         if self.ready.len() >= wanted {
             return;
         }
@@ -48,6 +50,8 @@ impl<W: World> Core<W> {
             task: None,
             stage: ShimStage::Coming,
             watched: false,
+            tries: 0,
+            stop: None,
         };
         self.shims.insert(shim, state);
         self.actions.push(Action::SpawnShim { shim, name });
@@ -64,6 +68,7 @@ impl<W: World> Core<W> {
     /// No process, no descriptor, no memory: whoever waits for a shim is told, and nobody is left waiting.
     pub(crate) fn shim_not_spawned(&mut self, id: ShimId, error: &str) {
         self.shims.remove(&id);
+        self.shim_failures += 1;
         self.notice(format!("no shim could be started: {error}"), "see the limits of this user: ulimit -a");
         let others_come =
             self.shims.values().any(|shim| shim.stage == ShimStage::Coming && shim.task.is_none());
@@ -91,6 +96,7 @@ impl<W: World> Core<W> {
             return;
         }
         shim.stage = ShimStage::Ready;
+        self.shim_failures = 0;
         if self.phase == Phase::Leaving || self.ready.len() >= bounds::SHIMS_READY.1 {
             self.shims.remove(&id);
             self.actions.push(Action::DropShim { shim: id });

@@ -21,6 +21,10 @@ pub const CRASH_AT: &str = "BELAY_CRASH_AT";
 /// Set in every task: its id.
 pub const TASK: &str = "BELAY_TASK";
 
+/// Set in every task: the home of the daemon that holds it. No daemon of that home is started from inside, because it
+/// would be a part of the task and die with it.
+pub const TASK_HOME: &str = "BELAY_TASK_HOME";
+
 /// Set in every task: the session it belongs to.
 pub const SESSION: &str = "BELAY_SESSION";
 

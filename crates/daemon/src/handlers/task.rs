@@ -14,7 +14,7 @@ use belay_record::convert::Wire as _;
 use super::task_start::{check_clock, check_text};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
-use crate::core::Core;
+use crate::core::{Core, ShimStage};
 use crate::doc::Entry;
 use crate::event::Action;
 use crate::life::stop_result;
@@ -179,6 +179,9 @@ impl<W: World> Core<W> {
                     capture: None,
                 };
                 self.end_here(id, record);
+            }
+            (Some(shim), _) if self.shims.get(&shim).is_some_and(|shim| shim.stage == ShimStage::Coming) => {
+                self.stop_unreachable(shim, order.to_wire());
             }
             (Some(shim), _) => {
                 // Behind the start on the same connection, and never before its record is durable.

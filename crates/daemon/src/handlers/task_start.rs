@@ -1,5 +1,7 @@
 //! `task/start`: checks what was asked for, records it, and only then hands it to a shim.
 
+use std::os::unix::ffi::OsStrExt as _;
+
 use belay_model::{Kind, Policy, State, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -263,7 +265,7 @@ impl<W: World> Core<W> {
             dir: Bytes::from(self.config.task_dir(id.as_str()).into_os_string()),
             argv: ready.argv,
             is_shell: ready.is_shell,
-            env: environment(params, id.as_str(), &secret),
+            env: environment(params, id.as_str(), &secret, self.config.home.as_os_str().as_bytes()),
             cwd: params.cwd.clone(),
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
@@ -295,13 +297,18 @@ fn rlimit(limit: &[u64; 3]) -> Result<Rlimit, RpcError> {
 }
 
 /// The caller's environment, what was set on purpose, and the task's own name in it.
-fn environment(params: &StartParams, id: &str, secret: &str) -> Vec<Bytes> {
-    let own = [(vars::TASK, id), (vars::SESSION, PERSON), (vars::TOKEN, secret)];
+fn environment(params: &StartParams, id: &str, secret: &str, home: &[u8]) -> Vec<Bytes> {
+    let own = [
+        (vars::TASK, id.as_bytes()),
+        (vars::TASK_HOME, home),
+        (vars::SESSION, PERSON.as_bytes()),
+        (vars::TOKEN, secret.as_bytes()),
+    ];
     let set: Vec<(&[u8], &[u8])> = params
         .set_env
         .iter()
         .map(|(name, value)| (name.as_bytes(), value.0.as_slice()))
-        .chain(own.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+        .chain(own.iter().map(|(name, value)| (name.as_bytes(), *value)))
         .collect();
     let is_set = |entry: &Bytes| {
         let name = entry.0.split(|byte| *byte == b'=').next().unwrap_or_default();

@@ -14,6 +14,7 @@ use belay_os::fds;
 use belay_os::spawn::Rlimit;
 use belay_protocol::Bytes;
 use belay_protocol::daemon::ContainmentInfo;
+use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
 use super::real::RealWorld;
@@ -30,9 +31,12 @@ const COULD_NOT_START: u8 = 4;
 
 /// `belay daemon --home DIR --runtime-dir DIR`: ends when a daemon is ready in the background.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    // Whatever the first command had open is none of a daemon's business, and would stay open with it.
+    let _ = fds::close_from(3);
     let settings = Settings::read(|name| std::env::var_os(name)).map_err(|error| error.to_string());
     let started = settings.and_then(|settings| {
         let (home, runtime_dir) = directories(args)?;
+        refuse_inside_task(&home)?;
         match daemonize().map_err(|error| format!("no daemon could be started: {error}"))? {
             Forked::Parent(child) => match child.wait(START_MS) {
                 Ok(text) if text == READY => Ok(()),
@@ -53,6 +57,19 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 const READY: &str = "ready";
+
+/// A daemon that a task started would be in the task's tree, and die with it.
+fn refuse_inside_task(home: &Path) -> Result<(), String> {
+    let own_task = std::env::var_os(vars::TASK_HOME).is_some_and(|of| Path::new(&of) == home);
+    if own_task {
+        return Err(
+            "the daemon is not running, and a command inside a task does not start it: it would be part of \
+                    the task. Run belay up outside"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
 
 fn directories(mut args: impl Iterator<Item = OsString>) -> Result<(PathBuf, PathBuf), String> {
     let usage = "usage: belay daemon --home DIR --runtime-dir DIR (both absolute)";
@@ -165,7 +182,7 @@ fn bind(socket: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
 fn containment(home: &Path, wanted: bool) -> ContainmentInfo {
     let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
     if !wanted {
-        let why = format!("cgroups are switched off by {}", belay_protocol::vars::CGROUP);
+        let why = format!("cgroups are switched off by {}", vars::CGROUP);
         return ContainmentInfo { kind: "subreaper".to_owned(), layout: "off".to_owned(), cgroup: None, why };
     }
     let Probe { layout, usable, why, .. } = probe(&name);
