@@ -1,1 +1,55 @@
-fn main() {}
+//! `cargo xtask`: what is done to this repository, one module a verb. Nothing of the product is in here.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool talks")]
+
+mod bench;
+mod generate;
+mod processes;
+mod run;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use crate::run::Outcome;
+
+const USAGE: &str = "\
+usage: cargo xtask VERB
+
+  test [--long]        everything that has to hold: format, lints, build, tests, generated files, house rules
+  tidy                 the house rules
+  generate [--check]   write the generated files under docs/, or check that they are as they would be written
+  bench [NAME…]        measure against the bare mechanism and peers; without names also write docs/benchmarks.md
+                       names: start, cli, rate, capture, stop, rpc, memory, many, idle, journal
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match dispatch(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[&str]) -> Outcome {
+    match words {
+        ["test"] => test::run(false),
+        ["test", "--long"] => test::run(true),
+        ["tidy"] => tidy::run(),
+        ["generate"] => generate::run(false),
+        ["generate", "--check"] => generate::run(true),
+        ["bench", names @ ..] => bench::run(names),
+        // What the benchmarks run as processes of their own.
+        ["part", "hold", way, line] => bench::parts::hold(way, line),
+        ["part", "echo", socket] => bench::parts::echo(socket.as_ref()),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("not understood: {}\n\n{USAGE}", other.join(" ")).into()),
+    }
+}

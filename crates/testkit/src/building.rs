@@ -1,0 +1,60 @@
+//! How a world is made: its home, its settings, and the user it belongs to.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use crate::world::{NOBODY, World};
+
+/// What is to be different from an ordinary world.
+#[derive(Debug)]
+pub struct Builder {
+    program: PathBuf,
+    env: Vec<(OsString, OsString)>,
+    user: Option<u32>,
+}
+
+impl Builder {
+    pub(crate) fn new(program: &Path) -> Self {
+        Self { program: program.to_owned(), env: Vec::new(), user: None }
+    }
+
+    /// Sets a variable for every command of this world, and so for its daemon.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Everything runs as an ordinary user without rights. Only root can make such a world.
+    pub fn as_nobody(mut self) -> Self {
+        self.user = Some(NOBODY);
+        self
+    }
+
+    /// Makes the world. No daemon runs in it yet.
+    pub fn build(self) -> World {
+        // Short, so that the sockets fit into their paths.
+        let dir = tempfile::Builder::new().prefix("bl").tempdir_in("/tmp").unwrap();
+        let home = dir.path().join("h");
+        fs::create_dir(&home).unwrap();
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut program = self.program;
+        if let Some(uid) = self.user {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            chown(&home, Some(uid), Some(uid)).expect("only root can make a world for another user");
+            program = copy_for_all(&program, dir.path());
+        }
+        World::over(dir, home, program, self.env, self.user)
+    }
+}
+
+/// The target directory may be closed to other users, so they get a copy.
+pub(crate) fn copy_for_all(program: &Path, dir: &Path) -> PathBuf {
+    let copy = dir.join(program.file_name().unwrap());
+    if !copy.exists() {
+        fs::copy(program, &copy).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    copy
+}

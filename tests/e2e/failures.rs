@@ -1,0 +1,188 @@
+//! Starts that cannot be: each ends `failed` and names what was missing, and the daemon goes on.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use belay_protocol::methods::TaskStart;
+use belay_protocol::task::{Status, TaskInfo};
+use belay_testkit::World;
+
+use crate::support::{FOREVER, builder, stop_of, world};
+
+const ENOENT: i32 = 2;
+const E2BIG: i32 = 7;
+const ENOEXEC: i32 = 8;
+const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
+const ENOTDIR: i32 = 20;
+
+#[track_caller]
+fn assert_not_started(task: &TaskInfo, what: &str, errno: i32, message: &str) {
+    let outcome = task.outcome.as_ref().unwrap();
+    assert_eq!((task.status, outcome.kind.as_str()), (Status::Failed, "spawn"), "{task:?}");
+    let error = outcome.error.as_ref().unwrap();
+    assert_eq!((error.what.as_str(), error.errno), (what, Some(errno)), "{error:?}");
+    assert_eq!(error.message, message);
+    assert_eq!((outcome.exit_code, outcome.signal, task.pid), (None, None, None));
+}
+
+/// Runs something that cannot be started in the foreground.
+#[track_caller]
+fn cannot_start(world: &World, args: &[&str], code: i32) -> TaskInfo {
+    let said = world.belay([&["run", "--json"], args].concat());
+    assert_eq!(said.code, Some(code), "{said}");
+    said.json()
+}
+
+// proves S3
+#[test]
+fn what_is_missing_is_named() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let daemon = world.daemon_pid();
+    let file = world.dir().join("file");
+    std::fs::write(&file, "just text\n").unwrap();
+    let file = file.to_str().unwrap();
+    let no_format = world.dir().join("no-format");
+    std::fs::write(&no_format, [0, 1, 2, 3]).unwrap();
+    std::fs::set_permissions(&no_format, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let no_format = no_format.to_str().unwrap();
+
+    let task = cannot_start(&world, &["--", "/no/such/program", "x"], 127);
+    assert_not_started(&task, "program", ENOENT, "the program \"/no/such/program\" does not exist");
+    let task = cannot_start(&world, &["--", "no-such-program-at-all"], 127);
+    assert_not_started(&task, "program", ENOENT, "the program \"no-such-program-at-all\" was not found in PATH");
+    let task = cannot_start(&world, &["-c", "true", "--shell", "/no/such/shell"], 127);
+    assert_not_started(&task, "shell", ENOENT, "the shell \"/no/such/shell\" does not exist");
+    let task = cannot_start(&world, &["--cwd", "/no/such/dir", "--", "true"], 126);
+    let system = "No such file or directory (os error 2)";
+    assert_not_started(
+        &task,
+        "cwd",
+        ENOENT,
+        &format!("the working directory \"/no/such/dir\" cannot be entered: {system}"),
+    );
+    let task = cannot_start(&world, &["--cwd", file, "--", "true"], 126);
+    let system = "Not a directory (os error 20)";
+    assert_not_started(
+        &task,
+        "cwd",
+        ENOTDIR,
+        &format!("the working directory {file:?} cannot be entered: {system}"),
+    );
+    let task = cannot_start(&world, &["--", file], 126);
+    let system = "Permission denied (os error 13)";
+    assert_not_started(&task, "program", EACCES, &format!("the program {file:?} cannot be executed: {system}"));
+    let task = cannot_start(&world, &["--", no_format], 126);
+    let system = "Exec format error (os error 8)";
+    assert_not_started(
+        &task,
+        "program",
+        ENOEXEC,
+        &format!("the program {no_format:?} cannot be executed: {system}"),
+    );
+
+    assert_eq!(world.belay(["run", "--", "echo", "well"]).ok().stdout, b"well\n");
+    assert_eq!(world.daemon_pid(), daemon, "the daemon never left");
+}
+
+// proves S3
+#[test]
+fn a_detached_start_that_fails_says_so_and_gives_the_id() {
+    let world = world();
+    let said = world.belay(["run", "-d", "--", "/no/such/program"]);
+    assert_eq!(said.code, Some(1), "{said}");
+    let id = said.line();
+    let text = "could not be started: program: the program \"/no/such/program\" does not exist";
+    assert_eq!(String::from_utf8_lossy(&said.stderr), format!("error: {id} {text}\n"));
+    assert_eq!(world.belay(["wait", &id]).code, Some(127));
+    assert_eq!(world.events_of(&id), ["task.created", "task.ended"]);
+}
+
+// proves S3
+#[test]
+fn an_argument_list_that_is_too_long_is_named() {
+    let world = world();
+    let long = "x".repeat(300_000);
+    let task = world.client().call::<TaskStart>(&world.start_params(&["true", &long])).unwrap();
+    let message = "arguments and environment are too long for the system: argument list too long";
+    assert_not_started(&task, "arguments", E2BIG, message);
+    assert_eq!(world.belay(["wait", &task.id]).code, Some(126));
+    assert_eq!(world.belay(["run", "--", "echo", "well"]).ok().stdout, b"well\n");
+}
+
+// proves S3
+#[test]
+fn a_command_without_descriptors_fails_by_itself_and_truthfully() {
+    const NOFILE: u64 = 7;
+    let world = world();
+    let mut params = world.start_params(&["sh", "-c", "exec 9</dev/null || exit 3; exit 4"]);
+    params.rlimits = vec![[NOFILE, 9, 9]];
+    let ended = world.wait_ended(&world.start(&params).id);
+    let outcome = ended.outcome.unwrap();
+    assert_eq!((ended.status, outcome.kind.as_str()), (Status::Failed, "exited"));
+    // A shell that cannot have the descriptor leaves with its own code for a failed redirection.
+    assert!(matches!(outcome.exit_code, Some(1..=3)), "{outcome:?}");
+}
+
+// proves S3
+#[test]
+fn a_daemon_that_has_no_descriptors_left_refuses_and_recovers() {
+    let world = world();
+    world.shell("ulimit -n 48 && exec \"$BELAY\" up").ok();
+    let daemon = world.daemon_pid();
+    let mut client = world.client();
+    let params = world.start_params(&["sleep", FOREVER]);
+    let mut running = Vec::new();
+    // More than the limit allows in any case: one descriptor a task, at least.
+    let failed = (0..60).find_map(|_| {
+        let task = client.call::<TaskStart>(&params).unwrap();
+        if task.status == Status::Running {
+            running.push(task.id);
+            return None;
+        }
+        Some(task)
+    });
+    let failed = failed.expect("sixty tasks do not fit into 48 descriptors");
+    let outcome = failed.outcome.unwrap();
+    assert_eq!((failed.status, outcome.kind.as_str()), (Status::Failed, "spawn"));
+    assert_eq!(outcome.error.unwrap().what, "resources");
+    assert!(running.len() > 5, "only {} tasks fitted", running.len());
+
+    for id in running {
+        let mut order = stop_of(&id);
+        order.grace_ms = Some(200);
+        let stopped = client.call::<belay_protocol::methods::TaskStop>(&order).unwrap();
+        assert_eq!(stopped.status, Some(Status::Cancelled));
+    }
+    assert_eq!(client.call::<TaskStart>(&params).unwrap().status, Status::Running);
+    assert_eq!(world.daemon_pid(), daemon);
+}
+
+// proves S3
+#[test]
+fn a_user_who_may_have_no_more_processes_is_told() {
+    let world = builder().as_nobody().build();
+    world.belay(["up"]).ok();
+    let limit = |pid: i32| world.shell(&format!("prlimit --pid {pid} --nproc=1:1")).ok();
+    // A shim that may not fork.
+    for shim in world.shims() {
+        limit(shim.identity.pid);
+    }
+    let task = cannot_start(&world, &["--", "true"], 126);
+    let system = "Resource temporarily unavailable (os error 11)";
+    assert_not_started(&task, "resources", EAGAIN, &format!("no new process could be made: {system}"));
+    world.belay(["down"]).ok();
+
+    // A daemon that may not start another shim: the ready ones still serve.
+    world.belay(["up"]).ok();
+    let daemon = world.daemon_pid();
+    limit(daemon);
+    let ran: Vec<_> = (0..12).map(|_| world.belay(["run", "-d", "--json", "--", "sleep", FOREVER])).collect();
+    let tasks: Vec<TaskInfo> = ran.iter().map(belay_testkit::Output::json).collect();
+    let failed = tasks.iter().find(|task| task.status != Status::Running).expect("twelve tasks without a fork");
+    let outcome = failed.outcome.as_ref().unwrap();
+    assert_eq!((failed.status, outcome.kind.as_str()), (Status::Failed, "spawn"));
+    assert_eq!(outcome.error.as_ref().unwrap().what, "resources");
+    assert_eq!(tasks[0].status, Status::Running);
+    assert_eq!(world.daemon_pid(), daemon);
+}
