@@ -18,10 +18,8 @@ fn all_tasks(world: &World) -> Vec<TaskInfo> {
 
 /// Everybody of this world who is neither its daemon nor a shim.
 fn others(world: &World) -> Vec<Seen> {
-    let (daemon, shims) = (world.daemon(), world.shims());
-    let mut found = world.everybody();
-    found.retain(|seen| Some(seen) != daemon.as_ref() && !shims.iter().any(|shim| shim.identity == seen.identity));
-    found
+    let own: Vec<_> = world.shims().into_iter().chain(world.daemon()).map(|seen| seen.identity).collect();
+    world.everybody().into_iter().filter(|seen| !own.contains(&seen.identity)).collect()
 }
 
 /// Starts a daemon that dies at a point of its work, and asks it to start something.
@@ -57,7 +55,7 @@ fn a_daemon_that_dies_after_the_record_leaves_the_record_and_no_process() {
     let world = start_and_crash("after-create");
     let tasks = all_tasks(&world);
     assert_eq!(tasks.len(), 1, "{tasks:?}");
-    let task = &tasks[0];
+    let task = world.wait_ended(&tasks[0].id);
     let outcome = task.outcome.as_ref().unwrap();
     let error = outcome.error.as_ref().unwrap();
     assert_eq!((task.status, outcome.kind.as_str(), error.what.as_str()), (Status::Failed, "spawn", "holder"));

@@ -84,6 +84,9 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
     signal::reset_dispositions()?;
     let children = SignalFd::new(&[Signal::CHLD])?;
     tree::become_subreaper()?;
+    let link = Link::new(control)?;
+    let pipes = Pipes::new()?;
+    // Last what would stay behind: from here on nothing fails that `clean_up` does not follow.
     let listener = UnixListener::bind(&socket)?;
     listener.set_nonblocking(true)?;
     let cgroup = cgroup.and_then(|path| Cgroup::create(path.parent()?, path.file_name()?.to_str()?).ok());
@@ -98,10 +101,10 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         core: Core::new(identity),
         socket,
         listener,
-        link: Some(Link::new(control)?),
+        link: Some(link),
         children,
         tree: Tree::new(cgroup),
-        pipes: Some(Pipes::new()?),
+        pipes: Some(pipes),
         task: None,
         killing: None,
         watched: false,

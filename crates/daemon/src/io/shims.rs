@@ -61,7 +61,12 @@ fn start(recipe: &ShimRecipe, name: &str) -> Result<(UnixStream, ProcessId), Str
         cgroup: None,
         session: Session::NewSession,
     };
-    let spawned = spawn_process(&spec).map_err(|error| error.to_string())?;
+    let spawned = spawn_process(&spec).map_err(|error| {
+        // It may have lived long enough to make what it would have removed at its end.
+        let _ = std::fs::remove_file(&socket);
+        let _ = recipe.cgroup_base.as_ref().map(|base| std::fs::remove_dir(base.join(name)));
+        error.to_string()
+    })?;
     let Identity { pid, start_ticks } = spawned.identity;
     let stream = UnixStream::from_std(ours).map_err(told)?;
     Ok((stream, ProcessId { pid, start_ticks }))

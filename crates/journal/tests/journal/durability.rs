@@ -1,53 +1,44 @@
 //! `kill -9` at any instant: what was acknowledged is there, whole.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use belay_journal::{Batch, TaskFilter};
+use belay_journal::TaskFilter;
 
-use crate::support::{Dice, event, open, task};
+use crate::support::{Dice, open};
 
-const CHILD_DIR: &str = "BELAY_JOURNAL_TEST_DIR";
 const EVENTS_A_BATCH: u64 = 3;
 
-/// Not a test of its own: the program that is killed. It writes batch after batch and prints each number once committed.
-#[test]
-#[ignore = "started by the test below"]
-fn writes_until_killed() {
-    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
-    let mut journal = open(Path::new(&dir));
-    loop {
-        let number = journal.next_number();
-        let last = journal.last_event();
-        let mut row = task(number);
-        row.body = format!("{{\"pad\":\"{}\"}}", "p".repeat(usize::try_from(number % 7).unwrap() * 900));
-        let events = (last + 1..=last + EVENTS_A_BATCH).map(event).collect();
-        journal.commit(&Batch { put: vec![row], events, removed: Vec::new() }).unwrap();
-        // A line of its own, whatever the test harness has begun to print.
-        writeln!(std::io::stdout(), "\nack {number}").unwrap();
-    }
+/// The example `writer` lies beside the directory of this test's program.
+fn writer() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    own.parent().and_then(Path::parent).unwrap().join("examples/writer")
 }
 
 #[expect(clippy::disallowed_methods, reason = "the test kills a writer, which has to be a process")]
 fn start(dir: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "durability::writes_until_killed", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(CHILD_DIR, dir)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    let program = writer();
+    let child = Command::new(&program).arg(dir).stdout(Stdio::piped()).spawn();
+    child.unwrap_or_else(|error| {
+        panic!("{}: {error}; cargo build -p belay-journal --examples makes it", program.display())
+    })
 }
 
 /// Lets the writer commit some batches, kills it, and returns the last number it acknowledged.
 fn acknowledged(dir: &Path, dice: &mut Dice) -> u64 {
     let mut child = start(dir);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let acks = |line: String| line.strip_prefix("ack ").and_then(|number| number.parse().ok());
+    // The last line may be cut off by the kill.
+    let acks = |line: String| line.parse().ok();
     let wanted = usize::try_from(dice.below(400)).unwrap();
     let before = lines.by_ref().filter_map(acks).nth(wanted).unwrap();
-    std::thread::sleep(Duration::from_micros(dice.below(3000)));
+    // At a random instant of its work, which is too short to wait for in any other way.
+    let instant = Instant::now() + Duration::from_micros(dice.below(3000));
+    while Instant::now() < instant {
+        std::hint::spin_loop();
+    }
     child.kill().unwrap();
     child.wait().unwrap();
     lines.filter_map(acks).last().unwrap_or(before)

@@ -5,23 +5,10 @@ use std::path::Path;
 
 use belay_journal::{Error, FILE_NAME, Journal, VERSION};
 
-use crate::support::{ended, event, happened, open, put, task};
+use crate::support::{ended, event, happened, open, task};
 
 fn fixture() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/journal-v1.db")
-}
-
-/// How the fixture was made, when the format was 1. Never run again: the file is the witness.
-#[test]
-#[ignore = "makes the fixture of a new format"]
-fn make_fixture() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = open(dir.path());
-    journal.commit(&put([task(1), ended(2, 20, 200), ended(3, 30, 300)])).unwrap();
-    journal.commit(&happened(1..=5)).unwrap();
-    journal.secret().unwrap();
-    drop(journal);
-    fs::copy(dir.path().join(FILE_NAME), fixture().with_file_name(format!("journal-v{VERSION}.db"))).unwrap();
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! The table of results: printed for whoever waits, and written to docs/benchmarks.md.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::measure::ratio;
+use crate::run::{Outcome, root, shown};
+
+const PAGE: &str = "docs/benchmarks.md";
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    None,
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    fn met(self, figure: f64) -> Option<bool> {
+        match self {
+            Self::None => None,
+            Self::AtMost(limit) => Some(figure <= limit),
+            Self::AtLeast(limit) => Some(figure >= limit),
+        }
+    }
+
+    fn shown(self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::AtMost(limit) => format!("≤ {limit}"),
+            Self::AtLeast(limit) => format!("≥ {limit}"),
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug)]
+struct Row {
+    work: &'static str,
+    what: String,
+    measured: String,
+    against: String,
+    figure: String,
+    target: String,
+    met: Option<bool>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// Ours against theirs; the figure is how many times as long ours takes.
+    pub(crate) fn times(
+        &mut self,
+        work: &'static str,
+        what: &str,
+        ours: Duration,
+        against: (&str, Duration),
+        target: Target,
+    ) {
+        let figure = ratio(ours, against.1);
+        self.push(work, what, shown_time(ours), format!("{} {}", against.0, shown_time(against.1)), figure, target);
+    }
+
+    /// Ours against theirs, where more is better; the figure is which part of theirs ours is.
+    pub(crate) fn share(
+        &mut self,
+        work: &'static str,
+        what: &str,
+        ours: (String, f64),
+        against: (String, f64),
+        target: Target,
+    ) {
+        self.push(work, what, ours.0, against.0, ours.1 / against.1, target);
+    }
+
+    /// A figure that stands alone, in the unit of its target.
+    pub(crate) fn alone(&mut self, work: &'static str, what: &str, shown: String, figure: f64, target: Target) {
+        self.push(work, what, shown, String::new(), figure, target);
+        if let Some(row) = self.rows.last_mut() {
+            row.figure = String::new();
+        }
+    }
+
+    pub(crate) fn note(&mut self, text: String) {
+        self.notes.push(text);
+    }
+
+    fn push(
+        &mut self,
+        work: &'static str,
+        what: &str,
+        measured: String,
+        against: String,
+        figure: f64,
+        target: Target,
+    ) {
+        let (figure, met, target) = (format!("{figure:.2}"), target.met(figure), target.shown());
+        self.rows.push(Row { work, what: what.to_owned(), measured, against, figure, target, met });
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let mut lines = vec![
+            "| work | what | Belay | against | ratio | target | met |".to_owned(),
+            "|---|---|---|---|---|---|---|".to_owned(),
+        ];
+        for row in &self.rows {
+            let met = match row.met {
+                None => "",
+                Some(true) => "yes",
+                Some(false) => "**no**",
+            };
+            lines.push(format!(
+                "| {} | {} | {} | {} | {} | {} | {met} |",
+                row.work, row.what, row.measured, row.against, row.figure, row.target
+            ));
+        }
+        let mut text = lines.join("\n") + "\n";
+        for note in &self.notes {
+            let _ = write!(text, "\n- {note}");
+        }
+        text
+    }
+
+    pub(crate) fn write(&self) -> Outcome {
+        let path = root().join(PAGE);
+        let page = format!("{HEAD}{}\n\n{}\n", machine(), self.table());
+        std::fs::write(&path, page)?;
+        println!("\nwritten: {}", shown(&path));
+        Ok(())
+    }
+
+    /// A missed target is no failure of the tool, but it is said last.
+    pub(crate) fn verdict(&self) -> Outcome {
+        let missed: Vec<&str> =
+            self.rows.iter().filter(|row| row.met == Some(false)).map(|row| row.what.as_str()).collect();
+        match missed.as_slice() {
+            [] => println!("every target met"),
+            missed => println!("missed: {}", missed.join("; ")),
+        }
+        Ok(())
+    }
+}
+
+const HEAD: &str = "\
+# What Belay costs
+
+Made by `cargo xtask bench`; do not edit. Every work is measured against the bare mechanism, and against peers where
+they can do it, in the same run: the contenders take turns, the first round only warms up, and the figures are
+medians of the rounds' medians. Absolute times belong to the machine; the ratios are what travels.
+
+`start` is a connection that is open already; `cli` runs one program for each task. The bare way is `posix_spawn`
+and `wait` by the measuring process itself, which captures nothing, records nothing and holds nobody.
+
+";
+
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // The numbers alone: what follows them is the name that somebody gave to a build.
+    let kernel: String = kernel.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    format!("Measured with {cores} cores, Linux {}.", kernel.trim_end_matches('.'))
+}
+
+pub(crate) fn shown_time(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    match micros {
+        m if m < 1_000.0 => format!("{m:.0} µs"),
+        m if m < 10_000.0 => format!("{:.2} ms", m / 1e3),
+        m if m < 1_000_000.0 => format!("{:.1} ms", m / 1e3),
+        m => format!("{:.2} s", m / 1e6),
+    }
+}

@@ -1,0 +1,83 @@
+//! `start`: from asking to knowing the end of `true`, on an open connection.
+
+use std::ffi::CString;
+use std::os::fd::AsFd as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use belay_os::spawn::{Session, SpawnSpec, spawn};
+use belay_protocol::methods::TaskStart;
+use belay_protocol::task::Status;
+use rustix::process::{WaitId, WaitIdOptions};
+use serde_json::json;
+
+use super::measure::{ROUNDS, compare, time};
+use super::report::{Report, Target, shown_time};
+use super::world::{World, start_params};
+use crate::run::{self, Outcome};
+
+pub(crate) const TRUE: &str = "/bin/true";
+const TIMES: usize = 60;
+
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let world = World::new()?;
+    let mut client = world.connect()?;
+    let params = start_params(&[TRUE], &json!({"answer": "ended"}))?;
+    let ours = || time(|| ended_well(client.call::<TaskStart>(&params)?.status));
+    let [rpc, bare, captured, own] = compare(
+        ROUNDS,
+        TIMES,
+        [Box::new(ours), Box::new(bare), Box::new(bare_captured), Box::new(own_spawn)],
+    )?;
+    report.times("start", "start to end of `true`, by RPC", rpc, ("bare spawn and wait", bare), Target::AtMost(1.5));
+    report.times("start", "the same", rpc, ("bare, output through pipes", captured), Target::None);
+    report.note(format!("belay-os's own spawn and wait, without a shim: {}", shown_time(own)));
+    Ok(())
+}
+
+pub(crate) fn ended_well(status: Status) -> Outcome {
+    match status {
+        Status::Completed => Ok(()),
+        other => Err(format!("the task is {}", other.name()).into()),
+    }
+}
+
+/// `posix_spawn` and `wait`, as the standard library does them.
+pub(crate) fn bare() -> Outcome<Duration> {
+    time(|| {
+        let status = run::status(Command::new(TRUE).env_clear().stdin(Stdio::null()))?;
+        if status.success() { Ok(()) } else { Err("true has failed".into()) }
+    })
+}
+
+fn bare_captured() -> Outcome<Duration> {
+    time(|| {
+        let mut command = Command::new(TRUE);
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = run::start(&mut command)?;
+        child.wait_with_output()?;
+        Ok(())
+    })
+}
+
+fn own_spawn() -> Outcome<Duration> {
+    time(|| {
+        let null = belay_os::fds::null()?;
+        let argv = [CString::new(TRUE)?];
+        let spec = SpawnSpec {
+            argv: &argv,
+            envp: &[],
+            cwd: None,
+            umask: None,
+            rlimits: &[],
+            stdin: null.as_fd(),
+            stdout: null.as_fd(),
+            stderr: null.as_fd(),
+            cgroup: None,
+            session: Session::NewGroup,
+        };
+        let spawned = spawn(&spec)?;
+        rustix::process::waitid(WaitId::PidFd(spawned.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        Ok(())
+    })
+}
