@@ -2,9 +2,11 @@
 //! reaches into the product; what a test knows, a user could know.
 
 mod clocks;
+mod crash;
 mod failures;
 mod foreground;
 mod output;
+mod patient;
 mod pressure;
 mod start;
 mod stop;

@@ -1,1 +1,122 @@
-//! placeholder
+//! Stops that are hard: whoever stands still, whoever comes too late, and whoever may not be killed.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use belay_protocol::life::StopLevel;
+use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
+use belay_testkit::{LONG, end, example, freeze, look_at, wait_until};
+
+use crate::support::{FOREVER, builder, stop_of, world};
+
+// proves K2, K10
+#[test]
+fn a_tree_that_stands_still_is_stopped() {
+    let world = world();
+    let script = r#"sleep "$0" & kill -STOP $!; echo ready; kill -STOP $$; sleep "$0""#;
+    let id = world.run_detached(["sh", "-c", script, FOREVER]);
+    world.wait_for_output(&id, "ready", |said| said == b"ready\n");
+    let pid = world.get(&id).pid.unwrap();
+    wait_until("a leader that stands still", LONG, || match look_at(pid) {
+        Some(seen) if seen.state == 'T' => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let stopped: StopResult = world.belay(["stop", "--json", "--grace", "200ms", &id]).ok().json();
+    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.receipt.unwrap().survivors, []);
+    world.wait_dead("the leader", pid);
+}
+
+// proves K10
+#[test]
+fn a_shim_that_stands_still_keeps_nobody_waiting() {
+    let world = world();
+    let id = world.run_detached(["sleep", FOREVER]);
+    let other = world.run_detached(["sleep", FOREVER]);
+    let shim = world.get(&id).held_by.unwrap().shim_pid;
+    let frozen = freeze(shim);
+    let before = Instant::now();
+    let task = world.get(&id);
+    assert_eq!((task.status, task.id.as_str()), (Status::Running, id.as_str()));
+    assert!(before.elapsed() < Duration::from_secs(8), "it took {:?}", before.elapsed());
+    let before = Instant::now();
+    let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
+    assert_eq!(listed.len(), 2);
+    assert_eq!(world.stop(&stop_of(&other)).status, Some(Status::Cancelled), "others are served");
+    assert!(before.elapsed() < Duration::from_secs(8), "it took {:?}", before.elapsed());
+    let mut order = stop_of(&id);
+    (order.wait, order.reason) = (false, Some("first".to_owned()));
+    assert_eq!(world.stop(&order).result, StopVerdict::Accepted);
+    drop(frozen);
+    let ended = world.wait_ended(&id);
+    assert_eq!(ended.status, Status::Cancelled);
+    assert_eq!(ended.outcome.unwrap().reason.as_deref(), Some("first"));
+}
+
+// proves K10, K3
+#[test]
+fn a_stop_that_cannot_be_carried_out_is_answered_by_its_deadline_without_a_receipt() {
+    let world = world();
+    let id = world.run_detached(["sleep", FOREVER]);
+    let frozen = freeze(world.get(&id).held_by.unwrap().shim_pid);
+    let mut order = stop_of(&id);
+    order.level = Some(StopLevel::Kill);
+    // A kill may take its ten seconds; then the daemon says what it knows.
+    let before = Instant::now();
+    let answer = world.stop(&order);
+    assert_eq!((answer.result, answer.receipt.as_ref()), (StopVerdict::Accepted, None), "{answer:?}");
+    assert!(!answer.status.unwrap().is_ended(), "nothing is proved: {answer:?}");
+    assert!(before.elapsed() < LONG, "it took {:?}", before.elapsed());
+    drop(frozen);
+    assert_eq!(world.wait_ended(&id).status, Status::Cancelled);
+}
+
+// proves R2, K3, K4
+#[test]
+fn a_command_that_ended_by_itself_before_the_stop_reached_it_is_not_cancelled() {
+    let world = world();
+    let gate = world.dir().join("gate");
+    assert_eq!(world.shell(&format!("mkfifo {}", gate.display())).code, Some(0));
+    let id = world.run_detached(["sh", "-c", r#"read -r _ < "$0"; exit 7"#, gate.to_str().unwrap()]);
+    let task = world.get(&id);
+    let frozen = freeze(task.held_by.unwrap().shim_pid);
+    std::fs::write(&gate, "go\n").unwrap();
+    world.wait_dead("the leader", task.pid.unwrap());
+    let mut order = stop_of(&id);
+    order.wait = false;
+    assert_eq!(world.stop(&order).result, StopVerdict::Accepted);
+    drop(frozen);
+    let ended = world.wait_ended(&id);
+    let outcome = ended.outcome.unwrap();
+    assert_eq!((ended.status, outcome.kind.as_str(), outcome.exit_code), (Status::Failed, "exited", Some(7)));
+    assert_eq!((outcome.actor, outcome.receipt), (None, None));
+    let late: StopResult = world.belay(["stop", "--json", &id]).ok().json();
+    assert_eq!((late.result, late.status), (StopVerdict::AlreadyEnded, Some(Status::Failed)));
+}
+
+// proves K3
+#[test]
+fn a_process_that_may_not_be_killed_is_named() {
+    let world = builder().as_nobody().build();
+    // A program that becomes root: what it leaves is beyond an ordinary user's reach.
+    let zoo = world.reachable(&example("zoo"));
+    std::fs::set_permissions(&zoo, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let id = world.run_detached([zoo.to_str().unwrap(), "other-user", "0", "--marker", world.marker()]);
+    world.wait_for_output(&id, "ready", |said| said == b"ready\n");
+    let said = world.belay(["stop", "--json", "--kill", "--reason", "try", &id]);
+    assert_eq!(said.code, Some(3), "{said}");
+    let stopped: StopResult = said.json();
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::StopFailed)));
+    let receipt = stopped.receipt.unwrap();
+    let [survivor] = receipt.survivors.as_slice() else { panic!("one survivor: {receipt:?}") };
+    let seen = look_at(survivor.pid).expect("the survivor is alive");
+    let expected = (seen.identity.start_ticks, 0, seen.cmdline.as_str());
+    assert_eq!((survivor.start_ticks, survivor.uid, survivor.command.as_str()), expected);
+    assert_eq!(receipt.empty_at, None);
+    let [sent] = receipt.signals.as_slice() else { panic!("{receipt:?}") };
+    assert_eq!((sent.signal.as_str(), sent.refused), ("SIGKILL", 1));
+    let outcome = world.inspect(&id).outcome.unwrap();
+    assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("stop_failed", &receipt.survivors[..]));
+    assert_eq!(world.belay(["wait", &id]).code, Some(3));
+    end(seen.identity);
+}

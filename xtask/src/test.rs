@@ -57,7 +57,8 @@ fn tools() -> Outcome {
     for (verb, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !succeeds_quietly(&mut cargo(&[verb, "--version"])) {
             let mut add = command("rustup", &["component", "add", component]);
-            succeed(&mut add).map_err(|_| format!("{component} is missing: rustup component add {component}"))?;
+            succeed(&mut add)
+                .map_err(|_| format!("{component} is missing: rustup component add {component}"))?;
         }
     }
     let missing: Vec<&(&str, &str)> = PROGRAMS.iter().filter(|(program, _)| !is_there(program)).collect();
@@ -133,7 +134,9 @@ mod tests {
     fn results_are_added_up_and_everything_else_is_passed_over() {
         let mut tally = Tally::default();
         tally.add("test a ... ok");
-        tally.add("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s");
+        tally.add(
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s",
+        );
         tally.add("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
         assert_eq!(tally, Tally { passed: 5, failed: 1 });
     }

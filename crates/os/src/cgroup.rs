@@ -89,6 +89,13 @@ impl Cgroup {
         Ok(found)
     }
 
+    /// Removes it and makes it again: empty, and as if it had never been killed.
+    pub(crate) fn renew(self) -> io::Result<Self> {
+        remove_tree(&self.path)?;
+        rustix::fs::mkdir(&self.path, Mode::from_raw_mode(0o755))?;
+        Self::open(&self.path)
+    }
+
     /// Removes it and those below it, deepest first. `EBUSY` while somebody lives in one.
     pub fn remove(self) -> io::Result<()> {
         remove_tree(&self.path)

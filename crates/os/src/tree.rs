@@ -93,17 +93,29 @@ pub struct KillResult {
 #[derive(Debug)]
 pub struct Tree {
     cgroup: Option<Cgroup>,
+    /// The cgroup has been killed once.
+    killed: bool,
 }
 
 impl Tree {
     /// The tree, with the cgroup that it was born in, if any.
     pub fn new(cgroup: Option<Cgroup>) -> Self {
-        Self { cgroup }
+        Self { cgroup, killed: false }
     }
 
     /// The cgroup.
     pub fn cgroup(&self) -> Option<&Cgroup> {
         self.cgroup.as_ref()
+    }
+
+    /// Makes an empty tree fit for the next task. A cgroup that was killed is made anew, under the same name: newer
+    /// kernels (6.18 does) kill whoever is born into it from outside afterwards, too.
+    pub fn renew(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.killed) {
+            return Ok(());
+        }
+        self.cgroup = self.cgroup.take().map(Cgroup::renew).transpose()?;
+        Ok(())
     }
 
     /// Gives the cgroup back, to be removed.
@@ -179,6 +191,7 @@ impl Tree {
         if let Some(cgroup) = &self.cgroup {
             // Without it, or where it does not reach, the rest does the work.
             let _ = cgroup.kill();
+            self.killed = true;
         }
         // A chain of forks comes back to us link by link: the newest must die before it is looked at any closer.
         round.kill_children();

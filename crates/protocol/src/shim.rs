@@ -67,6 +67,9 @@ pub struct Start {
     pub clocks: Clocks,
     /// How much output is kept on disk.
     pub output_limit_bytes: u64,
+    /// Somebody waits for the pid. Otherwise it may be told together with what follows it.
+    #[serde(default)]
+    pub hurry: bool,
     /// A stop that came before the task was handed over.
     #[serde(default)]
     pub stop: Option<Order>,

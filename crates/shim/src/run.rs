@@ -17,7 +17,7 @@ use belay_os::signal::{Signal, SignalFd};
 use belay_os::tree::{self, Reaped, Tree};
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
-use belay_protocol::shim::{FromShim, Now, ProcessId, Start, ToShim};
+use belay_protocol::shim::{FromShim, LifeEvent, LifeItem, Now, ProcessId, Start, ToShim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::core::{Action, Core, Identity, Input, Moment};
@@ -26,6 +26,9 @@ use crate::link::Link;
 use crate::output::{Output, READ_BYTES};
 use crate::spawn::{self, Pipes};
 use crate::stdin::Stdin;
+
+/// How long the news of a spawn may wait for what follows it.
+const HOLD_MS: u64 = 3;
 
 /// `belay shim NAME SOCKET [CGROUP]`, with the daemon's connection as standard input. Started by a daemon only.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
@@ -52,9 +55,13 @@ struct Shim {
     killing: Option<Killing>,
     watched: bool,
     told_bytes: u64,
+    /// What is queued may wait until then for something that goes with it: a short task is told in one breath.
+    hold_until_ms: Option<u64>,
     buffer: Box<[u8]>,
     /// The link failed while something was being said.
     link_broken: bool,
+    /// Somebody waits for the pid of the task that is being started.
+    hurry: bool,
     /// The task is over for the daemon but not everybody is dead: stay until they are, then leave.
     lingering: bool,
     leaving: bool,
@@ -109,8 +116,10 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         killing: None,
         watched: false,
         told_bytes: 0,
+        hold_until_ms: None,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         link_broken: false,
+        hurry: false,
         lingering: false,
         leaving: false,
     })
@@ -173,7 +182,8 @@ impl Shim {
             (Source::Listener, self.listener.as_fd(), PollFlags::IN),
         ];
         if let Some(link) = &self.link {
-            let out = if link.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
+            let idle = link.is_flushed() || self.hold_until_ms.is_some();
+            let out = if idle { PollFlags::empty() } else { PollFlags::OUT };
             sources.push((Source::Link, link.as_fd(), PollFlags::IN | out));
         }
         if let Some(task) = &self.task {
@@ -188,7 +198,7 @@ impl Shim {
 
     fn sleep_ms(&self) -> Option<u64> {
         let round = self.killing.as_ref().map(|killing| killing.next_round_ms);
-        let next = self.core.next_deadline().into_iter().chain(round).min()?;
+        let next = self.core.next_deadline().into_iter().chain(round).chain(self.hold_until_ms).min()?;
         Some(next.saturating_sub(monotonic_ms()))
     }
 
@@ -210,7 +220,10 @@ impl Shim {
                 self.say(&message);
                 Ok(None)
             }
-            Action::Spawn(start) => Ok(Some(self.spawn(&start))),
+            Action::Spawn(start) => {
+                self.hurry = start.hurry;
+                Ok(Some(self.spawn(&start)))
+            }
             Action::Signal(level) => Ok(self.signal(level)),
             Action::NameSurvivors => {
                 let survivors = self.tree.members().into_iter().map(kill::survivor).collect();
@@ -386,6 +399,8 @@ impl Shim {
     }
 
     fn say(&mut self, message: &FromShim) {
+        let is_spawn = matches!(message, FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }));
+        self.hold_until_ms = (is_spawn && !self.hurry).then(|| monotonic_ms() + HOLD_MS);
         if self.link.as_mut().is_some_and(|link| link.send(message).is_err()) {
             // The loop notices the missing link and tells the core.
             self.link_broken = true;
@@ -403,6 +418,10 @@ impl Shim {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.hold_until_ms.is_some_and(|until_ms| monotonic_ms() < until_ms) {
+            return Ok(());
+        }
+        self.hold_until_ms = None;
         let broken = self.link.as_mut().is_some_and(|link| link.flush().is_err());
         if broken || self.link_broken { self.lose_daemon() } else { Ok(()) }
     }
@@ -423,7 +442,7 @@ impl Shim {
             return Ok(());
         }
         let clean = task.is_none_or(|task| task.output.is_closed());
-        let pipes = Pipes::new();
+        let pipes = self.tree.renew().and_then(|()| Pipes::new());
         match pipes {
             Ok(pipes) if clean => {
                 self.pipes = Some(pipes);

@@ -231,6 +231,12 @@ impl World {
         self.belay(["logs", "--raw", id]).ok().stdout
     }
 
+    /// What a task wrote to its standard output.
+    #[track_caller]
+    pub fn stdout_of(&self, id: &str) -> Vec<u8> {
+        self.belay(["logs", "--raw", "--stream", "stdout", id]).ok().stdout
+    }
+
     /// Waits until a task's output is right.
     #[track_caller]
     pub fn wait_for_output(&self, id: &str, what: &str, right: impl Fn(&[u8]) -> bool) -> Vec<u8> {

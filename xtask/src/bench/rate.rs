@@ -6,7 +6,7 @@ use belay_client::Client;
 use belay_protocol::methods::TaskStart;
 use serde_json::json;
 
-use super::measure::{ROUNDS, compare, number, per_second, time};
+use super::measure::{ROUNDS, compare, per_second, time};
 use super::report::{Report, Target};
 use super::start::{TRUE, bare, ended_well};
 use super::world::{World, start_params};
@@ -22,7 +22,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         clients.push(world.connect()?);
     }
     let ours = || both(&mut clients, client_tasks);
-    let theirs = || both(&mut [(), ()], |()| (0..EACH).try_for_each(|_| bare().map(drop)));
+    let theirs = || both(&mut [(), ()], |_| (0..EACH).try_for_each(|_| bare().map(drop)));
     let [ours, theirs] = compare(ROUNDS, 1, [Box::new(ours), Box::new(theirs)])?;
     let rates = [ours, theirs].map(|took| per_second(CLIENTS * EACH, took));
     let shown = |rate: f64, who: &str| (format!("{who}{rate:.0}/s"), rate);
@@ -32,13 +32,6 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         shown(rates[0], ""),
         shown(rates[1], "two threads, bare "),
         Target::AtLeast(0.55),
-    );
-    report.alone(
-        "rate",
-        "processor time of one task, two clients",
-        format!("{:.2} ms of {CLIENTS} cores", number(CLIENTS as u64) * 1e3 / rates[0]),
-        0.0,
-        Target::None,
     );
     Ok(())
 }

@@ -63,7 +63,14 @@ impl Report {
         target: Target,
     ) {
         let figure = ratio(ours, against.1);
-        self.push(work, what, shown_time(ours), format!("{} {}", against.0, shown_time(against.1)), figure, target);
+        self.push(
+            work,
+            what,
+            shown_time(ours),
+            format!("{} {}", against.0, shown_time(against.1)),
+            figure,
+            target,
+        );
     }
 
     /// Ours against theirs, where more is better; the figure is which part of theirs ours is.
@@ -79,7 +86,14 @@ impl Report {
     }
 
     /// A figure that stands alone, in the unit of its target.
-    pub(crate) fn alone(&mut self, work: &'static str, what: &str, shown: String, figure: f64, target: Target) {
+    pub(crate) fn alone(
+        &mut self,
+        work: &'static str,
+        what: &str,
+        shown: String,
+        figure: f64,
+        target: Target,
+    ) {
         self.push(work, what, shown, String::new(), figure, target);
         if let Some(row) = self.rows.last_mut() {
             row.figure = String::new();

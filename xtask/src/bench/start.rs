@@ -29,7 +29,13 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         TIMES,
         [Box::new(ours), Box::new(bare), Box::new(bare_captured), Box::new(own_spawn)],
     )?;
-    report.times("start", "start to end of `true`, by RPC", rpc, ("bare spawn and wait", bare), Target::AtMost(1.5));
+    report.times(
+        "start",
+        "start to end of `true`, by RPC",
+        rpc,
+        ("bare spawn and wait", bare),
+        Target::AtMost(1.5),
+    );
     report.times("start", "the same", rpc, ("bare, output through pipes", captured), Target::None);
     report.note(format!("belay-os's own spawn and wait, without a shim: {}", shown_time(own)));
     Ok(())

@@ -28,7 +28,10 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         )?;
         let what = format!("stop of {what}, level kill, by RPC");
         report.times("stop", &what, ours, ("`cgroup.kill` and wait", raw), Target::AtMost(2.0));
-        report.note(format!("{what}: belay-os's loop of killing in a bare holder takes {}", shown_time(looped)));
+        report.note(format!(
+            "{what}: belay-os's loop of killing in a bare holder takes {}",
+            shown_time(looped)
+        ));
     }
     Ok(())
 }

@@ -16,7 +16,9 @@ const LETTERS: &str = "SAFKOWRDLGX";
 
 pub(crate) fn check(sources: &[Source], findings: &mut Findings) {
     let Ok(text) = std::fs::read_to_string(root().join(LIST)) else {
-        findings.say(format!("{LIST} is missing: write down what must hold, a number each, and mark what is not built {LATER}"));
+        findings.say(format!(
+            "{LIST} is missing: write down what must hold, a number each, and mark what is not built {LATER}"
+        ));
         return;
     };
     let listed = listed(&text);
@@ -29,14 +31,21 @@ pub(crate) fn check(sources: &[Source], findings: &mut Findings) {
         for (at, line) in source.parts.comments.lines().enumerate() {
             for number in named(line) {
                 if !listed.contains_key(&number) {
-                    findings.at(&source.path, at + 1, &format!("{number} is not in {LIST}: correct the number or list it"));
+                    findings.at(
+                        &source.path,
+                        at + 1,
+                        &format!("{number} is not in {LIST}: correct the number or list it"),
+                    );
                 }
                 proved.insert(number);
             }
         }
     }
-    let open: Vec<&str> =
-        listed.iter().filter(|(number, later)| !**later && !proved.contains(*number)).map(|(number, _)| number.as_str()).collect();
+    let open: Vec<&str> = listed
+        .iter()
+        .filter(|(number, later)| !**later && !proved.contains(*number))
+        .map(|(number, _)| number.as_str())
+        .collect();
     if !open.is_empty() {
         findings.say(format!(
             "{LIST}: no test names {}: write one that `{PROVES}` it, or mark it {LATER}",

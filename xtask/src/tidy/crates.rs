@@ -48,7 +48,9 @@ fn check_package(package: &Value, findings: &mut Findings) {
         if used == TESTKIT && !for_tests {
             findings.say(format!("{name}: {TESTKIT} is for tests only: make it a dev-dependency"));
         } else if !for_tests {
-            findings.say(format!("{name} must not use {used}: see the direction of dependencies in docs/architecture.md"));
+            findings.say(format!(
+                "{name} must not use {used}: see the direction of dependencies in docs/architecture.md"
+            ));
         } else if used != TESTKIT && name != "belay" {
             // The whole product is tested from its root package, which sees everything; a crate tests itself.
             findings.say(format!("{name}: tests that need {used} belong to the root package"));

@@ -72,7 +72,9 @@ fn advance(state: In, rest: &[char], before: Option<char>) -> (In, usize) {
         In::BlockComment(depth) if starts("*/") => (In::BlockComment(depth - 1), 2),
         In::Text if starts("\\") => (In::Text, 2.min(rest.len())),
         In::Text if starts("\"") => (In::Code, 1),
-        In::RawText(hashes) if starts("\"") && rest[1..].iter().take(hashes).filter(|c| **c == '#').count() == hashes => {
+        In::RawText(hashes)
+            if starts("\"") && rest[1..].iter().take(hashes).filter(|c| **c == '#').count() == hashes =>
+        {
             (In::Code, 1 + hashes)
         }
         In::BlockComment(_) | In::Text | In::RawText(_) => (state, 1),
@@ -131,7 +133,8 @@ mod tests {
 
     #[test]
     fn comments_and_literals_are_no_code() {
-        let parts = split("let a = \"unsafe // no\"; // unsafe\nlet b = 'x'; let c: &'static str = r#\"todo!\"#;\n");
+        let parts =
+            split("let a = \"unsafe // no\"; // unsafe\nlet b = 'x'; let c: &'static str = r#\"todo!\"#;\n");
         assert_eq!(parts.code.lines().next(), Some("let a = \"\"; "));
         assert_eq!(parts.comments.lines().next(), Some("// unsafe"));
         assert!(!parts.code.contains("todo") && parts.code.contains("&'static str"));

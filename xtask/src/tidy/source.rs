@@ -62,11 +62,19 @@ impl Source {
         let comments: Vec<&str> = self.parts.comments.lines().collect();
         for (at, line) in self.parts.code.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe")) {
             if !allowed {
-                findings.at(&self.path, at + 1, "`unsafe` lives in crates/os only: give that crate a safe function");
+                findings.at(
+                    &self.path,
+                    at + 1,
+                    "`unsafe` lives in crates/os only: give that crate a safe function",
+                );
             } else if !line.contains("unsafe fn") && !line.contains("unsafe extern") {
                 let near = comments.iter().take(at + 1).skip(at.saturating_sub(SAFETY_WITHIN));
                 if !near.into_iter().any(|comment| comment.contains("SAFETY:")) {
-                    findings.at(&self.path, at + 1, "say above this `unsafe` why it is sound: `// SAFETY: …`");
+                    findings.at(
+                        &self.path,
+                        at + 1,
+                        "say above this `unsafe` why it is sound: `// SAFETY: …`",
+                    );
                 }
             }
         }
@@ -76,7 +84,11 @@ impl Source {
         for (at, line) in self.parts.code.lines().enumerate() {
             for mark in ["todo!", "unimplemented!"] {
                 if line.contains(mark) {
-                    findings.at(&self.path, at + 1, &format!("`{mark}` is not finished: build it or leave it out"));
+                    findings.at(
+                        &self.path,
+                        at + 1,
+                        &format!("`{mark}` is not finished: build it or leave it out"),
+                    );
                 }
             }
             if line.contains("#[ignore") {
@@ -86,7 +98,11 @@ impl Source {
         for (at, line) in self.parts.comments.lines().enumerate() {
             for mark in ["FIXME", "XXX"] {
                 if has_word(line, mark) {
-                    findings.at(&self.path, at + 1, &format!("{mark}: mend it now, or write down why it is so"));
+                    findings.at(
+                        &self.path,
+                        at + 1,
+                        &format!("{mark}: mend it now, or write down why it is so"),
+                    );
                 }
             }
         }
@@ -110,7 +126,11 @@ impl Source {
             }
             let in_product = product.get(at).is_some_and(|kept| !kept.is_empty());
             if line.contains("thread::sleep") && !in_product && !function.starts_with("wait_until") {
-                findings.at(&self.path, at + 1, "no sleeping in tests: wait for what you mean with `wait_until`");
+                findings.at(
+                    &self.path,
+                    at + 1,
+                    "no sleeping in tests: wait for what you mean with `wait_until`",
+                );
             }
         }
     }
@@ -132,7 +152,8 @@ impl Source {
 pub(crate) fn check_text(path: &Path, text: &str, findings: &mut Findings) {
     for (at, line) in text.lines().enumerate() {
         if let Some(found) = PRIVATE_PATHS.iter().find(|found| names_path(line, found)) {
-            let what = format!("`{found}` is on one machine only: use a path of the repository or a temporary one");
+            let what =
+                format!("`{found}` is on one machine only: use a path of the repository or a temporary one");
             findings.at(path, at + 1, &what);
         }
     }
@@ -141,7 +162,9 @@ pub(crate) fn check_text(path: &Path, text: &str, findings: &mut Findings) {
 /// Whether the path stands there as the beginning of one, not as the middle of another.
 fn names_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
-        !line[..at].ends_with(|before: char| before.is_alphanumeric() || matches!(before, '.' | '_' | '-' | '}' | '*'))
+        !line[..at].ends_with(|before: char| {
+            before.is_alphanumeric() || matches!(before, '.' | '_' | '-' | '}' | '*')
+        })
     })
 }
 
@@ -188,7 +211,10 @@ mod tests {
         }
         let long = format!("//! A.\n{}", "\n".repeat(500));
         assert!(findings("crates/x/src/a.rs", &long)[0].contains("501 lines"));
-        assert_eq!(findings("crates/x/src/a.rs", &long.replace("//! A.", "//! A.\n//! Long because it is.")).len(), 0);
+        assert_eq!(
+            findings("crates/x/src/a.rs", &long.replace("//! A.", "//! A.\n//! Long because it is.")).len(),
+            0
+        );
     }
 
     #[test]

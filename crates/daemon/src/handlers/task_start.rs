@@ -273,6 +273,7 @@ impl<W: World> Core<W> {
             detached: params.detached,
             clocks,
             output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
+            hurry: params.answer == AnswerWhen::Started,
             stop: None,
         };
         Ok((entry, Box::new(start)))

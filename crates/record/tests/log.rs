@@ -1,0 +1,210 @@
+//! Properties of the output log: what goes in comes out, at its offset, under its stream, or is a gap and says so.
+
+use belay_record::reader::cut_at_character;
+use belay_record::writer::SMALLEST_LIMIT_BYTES;
+use belay_record::{LogReader, LogWriter, Piece, Slice, Stream};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+struct Write {
+    stream: Stream,
+    after_ms: i64,
+    data: Vec<u8>,
+}
+
+fn writes(max_bytes: usize, count: usize) -> impl Strategy<Value = Vec<Write>> {
+    let one = (any::<bool>(), 0..300i64, prop::collection::vec(any::<u8>(), 1..max_bytes)).prop_map(
+        |(err, after_ms, data)| Write {
+            stream: if err { Stream::Stderr } else { Stream::Stdout },
+            after_ms,
+            data,
+        },
+    );
+    prop::collection::vec(one, 0..count)
+}
+
+fn write_all(log: &mut LogWriter, writes: &[Write]) {
+    let mut at_ms = 1_000;
+    for write in writes {
+        at_ms += write.after_ms;
+        log.append(write.stream, at_ms, &write.data);
+    }
+}
+
+/// Every byte with its stream, as it was written.
+fn expected(writes: &[Write]) -> Vec<(Stream, u8)> {
+    writes.iter().flat_map(|write| write.data.iter().map(|byte| (write.stream, *byte))).collect()
+}
+
+fn flat(pieces: &[Piece]) -> Vec<(u64, Stream, u8)> {
+    let bytes = |piece: &Piece| {
+        let (offset, stream) = (piece.offset, piece.stream);
+        piece
+            .data
+            .iter()
+            .enumerate()
+            .map(move |(i, byte)| (offset + i as u64, stream, *byte))
+            .collect::<Vec<_>>()
+    };
+    pieces.iter().flat_map(bytes).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    // proves O1, O2: any window, any stream, again and again
+    #[test]
+    fn every_byte_is_at_its_offset_under_its_stream(writes in writes(3_000, 40), windows in prop::collection::vec((0..60_000u64, 1..20_000usize), 1..10)) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::new(dir.path(), 1 << 30);
+        write_all(&mut log, &writes);
+        let all = expected(&writes);
+        prop_assert_eq!(log.bytes(), all.len() as u64);
+        let reader = LogReader::open(dir.path()).unwrap();
+        prop_assert_eq!(reader.end(), all.len() as u64);
+        for (from, max) in windows {
+            let from = from.min(reader.end());
+            let slice = reader.read(from, max, None).unwrap();
+            let want: Vec<_> = all.iter().enumerate().skip(usize::try_from(from).unwrap()).take(max)
+                .map(|(i, (stream, byte))| (i as u64, *stream, *byte)).collect();
+            prop_assert_eq!(flat(&slice.pieces), want);
+            prop_assert_eq!(&slice.gaps, &Vec::<[u64; 2]>::new());
+            for only in [Stream::Stdout, Stream::Stderr] {
+                let slice = reader.read(from, max, Some(only)).unwrap();
+                let want: Vec<_> = all.iter().enumerate().skip(usize::try_from(from).unwrap())
+                    .filter(|(_, (stream, _))| *stream == only).take(max)
+                    .map(|(i, (stream, byte))| (i as u64, *stream, *byte)).collect();
+                prop_assert_eq!(flat(&slice.pieces), want);
+            }
+        }
+    }
+
+    // proves O4: head and tail are kept, the gap is exact, and what lies on disk stays within the limit
+    #[test]
+    fn a_limit_keeps_head_and_tail_and_marks_the_gap(writes in writes(40_000, 60)) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES);
+        write_all(&mut log, &writes);
+        let all = expected(&writes);
+        let reader = LogReader::open(dir.path()).unwrap();
+        prop_assert_eq!(reader.end(), all.len() as u64);
+        prop_assert_eq!(reader.gaps(), log.gaps());
+        let slice = reader.read(0, usize::MAX, None).unwrap();
+        prop_assert_eq!(&slice.gaps, &reader.gaps());
+        let gap_bytes: u64 = slice.gaps.iter().map(|gap| gap[1] - gap[0]).sum();
+        let kept = flat(&slice.pieces);
+        prop_assert_eq!(kept.len() as u64 + gap_bytes, all.len() as u64);
+        for (offset, stream, byte) in kept {
+            prop_assert_eq!((stream, byte), all[usize::try_from(offset).unwrap()]);
+        }
+        let on_disk: u64 = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+        prop_assert!(on_disk <= SMALLEST_LIMIT_BYTES + 64 * 1024, "{on_disk} bytes on disk");
+        if !slice.gaps.is_empty() {
+            prop_assert!(slice.gaps[0][0] > 0, "the head is kept");
+            prop_assert!(slice.gaps.last().unwrap()[1] < all.len() as u64, "the tail is kept");
+        }
+    }
+
+    #[test]
+    fn the_last_lines_are_found(text in "[ab\n]{0,400}", lines in 0..12u64, err_every in 1..7usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::new(dir.path(), 1 << 30);
+        for (i, byte) in text.bytes().enumerate() {
+            let stream = if i % err_every == 0 { Stream::Stderr } else { Stream::Stdout };
+            log.append(stream, 0, &[byte]);
+        }
+        let reader = LogReader::open(dir.path()).unwrap();
+        let from = usize::try_from(reader.tail_offset(lines, None).unwrap()).unwrap();
+        let kept: Vec<&str> = text.split_inclusive('\n').collect();
+        let want: String = kept[kept.len().saturating_sub(usize::try_from(lines).unwrap())..].concat();
+        prop_assert_eq!(&text[from..], want);
+    }
+
+    // proves O3: a text cut never splits a character, always goes on, and loses nothing
+    #[test]
+    fn text_is_cut_between_characters(text in "[a-zäß€😀]{1,80}", max in 4..12usize) {
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        let mut whole = String::new();
+        while at < bytes.len() {
+            let data = bytes[at..bytes.len().min(at + max)].to_vec();
+            let next = (at + data.len()) as u64;
+            let piece = Piece { stream: Stream::Stdout, offset: at as u64, at_ms: 0, data };
+            let mut slice = Slice { pieces: vec![piece], gaps: Vec::new(), next };
+            cut_at_character(&mut slice);
+            prop_assert!(slice.next > at as u64);
+            whole.push_str(std::str::from_utf8(&slice.pieces[0].data).unwrap());
+            at = usize::try_from(slice.next).unwrap();
+        }
+        prop_assert_eq!(whole, text);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_never_held_back_for_ever(data in prop::collection::vec(any::<u8>(), 1..50)) {
+        let next = data.len() as u64;
+        let piece = Piece { stream: Stream::Stdout, offset: 0, at_ms: 0, data };
+        let mut slice = Slice { pieces: vec![piece], gaps: Vec::new(), next };
+        cut_at_character(&mut slice);
+        prop_assert!(slice.next > 0 && next - slice.next <= 3);
+    }
+}
+
+#[test]
+fn nothing_is_on_disk_before_the_first_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let task = dir.path().join("task");
+    let mut log = LogWriter::new(&task, 1 << 20);
+    assert!(!task.exists());
+    log.append(Stream::Stdout, 0, b"");
+    assert!(!task.exists());
+    log.append(Stream::Stdout, 0, b"x");
+    assert!(task.exists());
+}
+
+// proves O8, O5: a directory that cannot be written costs the bytes, is told, and ends when it can be written again
+#[test]
+fn what_cannot_be_written_is_a_gap_and_a_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let task = dir.path().join("task");
+    // A file where the directory should be: fails for root too.
+    std::fs::write(&task, "in the way").unwrap();
+    let mut log = LogWriter::new(&task, 1 << 20);
+    log.append(Stream::Stdout, 0, b"lost");
+    assert_eq!(log.gaps(), [[0, 4]]);
+    assert_eq!(log.fault().map(|fault| fault.lost_bytes), Some(4));
+    std::fs::remove_file(&task).unwrap();
+    log.append(Stream::Stderr, 0, b"kept");
+    let reader = LogReader::open(&task).unwrap();
+    let slice = reader.read(0, 100, None).unwrap();
+    assert_eq!(slice.gaps, [[0, 4]]);
+    assert_eq!(
+        flat(&slice.pieces),
+        [
+            (4, Stream::Stderr, b'k'),
+            (5, Stream::Stderr, b'e'),
+            (6, Stream::Stderr, b'p'),
+            (7, Stream::Stderr, b't')
+        ]
+    );
+    assert_eq!((reader.first(), reader.end(), slice.next), (4, 8, 8));
+}
+
+// proves O3: a writer that was killed between index and data, or in the middle of an index record, costs no byte
+#[test]
+fn a_torn_index_costs_no_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = LogWriter::new(dir.path(), 1 << 20);
+    log.append(Stream::Stdout, 0, b"out");
+    log.append(Stream::Stderr, 0, b"err");
+    drop(log);
+    let index = dir.path().join(format!("{:016x}.idx", 0));
+    let mut bytes = std::fs::read(&index).unwrap();
+    bytes.extend_from_slice(&[1, 2, 3]);
+    std::fs::write(&index, &bytes).unwrap();
+    let read = || LogReader::open(dir.path()).unwrap().read(0, 100, None).unwrap();
+    let streams: Vec<_> = read().pieces.iter().map(|piece| (piece.stream, piece.data.clone())).collect();
+    assert_eq!(streams, [(Stream::Stdout, b"out".to_vec()), (Stream::Stderr, b"err".to_vec())]);
+    std::fs::write(&index, b"").unwrap();
+    let all: Vec<u8> = read().pieces.iter().flat_map(|piece| piece.data.clone()).collect();
+    assert_eq!(all, b"outerr");
+}

@@ -1,0 +1,110 @@
+//! `capture`: how fast output is taken in and kept, against the best bare way: a pipe of 1 MiB read by 64 KiB into a
+//! file. And how much memory that takes.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use belay_client::Client;
+use belay_protocol::methods::{TaskGet, TaskRemove, TaskStart, TaskWait};
+use belay_protocol::task::{GetParams, RemoveParams, StartParams, WaitParams};
+use serde_json::json;
+
+use super::measure::{compare, number, time};
+use super::memory::pss_bytes;
+use super::report::{Report, Target};
+use super::start::ended_well;
+use super::world::{World, scratch, start_params};
+use crate::run::{self, Outcome};
+
+const BYTES: u64 = 512 << 20;
+const ROUNDS: usize = 5;
+const PIPE_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 64 << 10;
+
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let world = World::new()?;
+    let mut client = world.connect()?;
+    let bytes = BYTES.to_string();
+    let argv = ["/usr/bin/head", "-c", &bytes, "/dev/zero"];
+    let params = start_params(&argv, &json!({"detached": true, "output_limit_bytes": 2 * BYTES}))?;
+    let dir = scratch()?;
+    let file = dir.join("out");
+    let result =
+        compare(ROUNDS, 1, [Box::new(|| captured(&mut client, &params)), Box::new(|| piped(&argv, &file))]);
+    std::fs::remove_dir_all(&dir)?;
+    let speeds = result?.map(|took| number(BYTES) / took.as_secs_f64());
+    let shown = |speed: f64, who: &str| (format!("{who}{:.2} GB/s", speed / 1e9), speed);
+    report.share(
+        "capture",
+        "512 MiB of output, kept whole on disk",
+        shown(speeds[0], ""),
+        shown(speeds[1], "bare pipe to a file "),
+        Target::AtLeast(0.85),
+    );
+    let (shim, daemon) = memory(&world, &mut client, &params)?;
+    let text = format!("shim {:.1} MB, daemon {:.1} MB", number(shim) / 1e6, number(daemon) / 1e6);
+    report.alone("capture", "most memory meanwhile (PSS)", text, 0.0, Target::None);
+    Ok(())
+}
+
+fn captured(client: &mut Client, params: &StartParams) -> Outcome<Duration> {
+    let began = Instant::now();
+    let id = client.call::<TaskStart>(params)?.id;
+    let ended = client.call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: None })?.task;
+    let took = began.elapsed();
+    ended_well(ended.status)?;
+    if ended.output.bytes != BYTES || !ended.output.gaps.is_empty() {
+        return Err("bytes are missing".into());
+    }
+    client.call::<TaskRemove>(&RemoveParams { id })?;
+    Ok(took)
+}
+
+fn piped(argv: &[&str], file: &Path) -> Outcome<Duration> {
+    let took = time(|| {
+        let (reader, writer) = belay_os::fds::pipe(PIPE_BYTES)?;
+        let mut command = Command::new(argv[0]);
+        command.args(&argv[1..]).stdin(Stdio::null()).stdout(writer);
+        let mut child = run::start(&mut command)?;
+        // The command keeps its copy of the writing end until it is dropped.
+        drop(command);
+        let out = File::create(file)?;
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match rustix::io::read(reader.as_fd(), &mut buffer)? {
+                0 => break,
+                filled => std::io::Write::write_all(&mut &out, &buffer[..filled])?,
+            }
+        }
+        child.wait()?;
+        Ok(())
+    })?;
+    if file.metadata()?.len() != BYTES {
+        return Err("bytes are missing in the bare way".into());
+    }
+    std::fs::remove_file(file)?;
+    Ok(took)
+}
+
+/// The most that shim and daemon were seen to hold during a run that is not timed.
+fn memory(world: &World, client: &mut Client, params: &StartParams) -> Outcome<(u64, u64)> {
+    let daemon = world.daemon()?.pid;
+    let task = client.call::<TaskStart>(params)?;
+    let id = task.id;
+    let mut most = (0, 0);
+    loop {
+        let now = client.call::<TaskGet>(&GetParams { id: id.clone() })?;
+        if now.status.is_ended() {
+            break;
+        }
+        if let Some(held) = now.held_by {
+            most.0 = most.0.max(pss_bytes(held.shim_pid).unwrap_or(0));
+        }
+        most.1 = most.1.max(pss_bytes(daemon).unwrap_or(0));
+    }
+    client.call::<TaskRemove>(&RemoveParams { id })?;
+    Ok(most)
+}
