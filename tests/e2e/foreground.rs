@@ -1,1 +1,140 @@
-//! placeholder
+//! `belay run` in the foreground: as if the command had been typed without it.
+
+use belay_os::signal::Signal;
+use belay_protocol::task::{Status, TaskInfo};
+use belay_testkit::World;
+
+use crate::support::{FOREVER, world};
+
+fn only_task(world: &World) -> TaskInfo {
+    let tasks: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+    assert_eq!(tasks.len(), 1, "{tasks:?}");
+    tasks[0].clone()
+}
+
+// proves F3, O2
+#[test]
+fn both_streams_come_apart_and_whole() {
+    let world = world();
+    let script = "i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; printf end; printf stop >&2";
+    let said = world.belay(["run", "--", "sh", "-c", script]).ok();
+    let expected = |word: &str, last: &str| (0..500).map(|i| format!("{word} {i}\n")).collect::<String>() + last;
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), expected("out", "end"));
+    assert_eq!(String::from_utf8(said.stderr).unwrap(), expected("err", "stop"));
+}
+
+// proves S3, R1
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    let world = world();
+    let code = |args: &[&str]| world.belay([&["run"], args].concat()).code;
+    assert_eq!(code(&["--", "true"]), Some(0));
+    assert_eq!(code(&["--", "sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(code(&["--", "sh", "-c", "exit 255"]), Some(255));
+    assert_eq!(code(&["--", "sh", "-c", "kill -9 $$"]), Some(128 + 9));
+    assert_eq!(code(&["--", "sh", "-c", "kill -SEGV $$"]), Some(128 + 11));
+    assert_eq!(code(&["--timeout", "100ms", "--", "sleep", FOREVER]), Some(124));
+    assert_eq!(code(&["--", "/no/such/program"]), Some(127));
+    assert_eq!(code(&["--", "/etc"]), Some(126));
+    assert_eq!(code(&["-c", "exit 12"]), Some(12));
+    assert_eq!(code(&["--no-such-option"]), Some(2));
+    let said = world.belay(["run", "--", "/no/such/program"]);
+    assert_eq!(said.stdout, b"");
+    assert!(!said.stderr.is_empty(), "why is told: {said}");
+}
+
+// proves S6
+#[test]
+fn directory_environment_and_mask_are_the_callers() {
+    let world = world();
+    let dir = world.dir().canonicalize().unwrap();
+    let said = world.belay_with(["run", "--env", "B=two", "-c", "pwd; echo $A $B; umask"], |command| {
+        command.current_dir(&dir).env("A", "one").env("B", "not this");
+    });
+    assert_eq!(said.code, Some(0), "{said}");
+    assert_eq!(String::from_utf8(said.stdout).unwrap().lines().take(2).collect::<Vec<_>>(), [dir.to_str().unwrap(), "one two"]);
+    let said = world.shell("umask 0027; \"$BELAY\" run -c umask").ok();
+    assert_eq!(said.stdout, b"0027\n");
+}
+
+// proves K1, K6
+#[test]
+fn ctrl_c_is_passed_on() {
+    let world = world();
+    let script = "trap 'echo got; exit 9' INT; echo ready; while :; do sleep 0.02; done";
+    let running = world.spawn(["run", "--", "sh", "-c", script]);
+    running.wait_for_stdout("ready", |said| said == b"ready\n");
+    running.signal(Signal::INT);
+    let said = running.finish();
+    assert_eq!((said.code, said.stdout.as_slice()), (Some(9), &b"ready\ngot\n"[..]), "{said}");
+    let outcome = only_task(&world).outcome.unwrap();
+    assert_eq!((outcome.kind.as_str(), outcome.exit_code), ("cancelled", Some(9)));
+    assert_eq!(outcome.reason.as_deref(), Some("interrupted at the terminal"));
+}
+
+// proves K1
+#[test]
+fn ctrl_c_three_times_kills() {
+    let world = world();
+    let script = "trap 'echo int' INT; trap 'echo term' TERM; echo ready; while :; do sleep 0.02; done";
+    let running = world.spawn(["run", "--", "sh", "-c", script]);
+    for (said, signal) in [(&b"ready\n"[..], Signal::INT), (b"ready\nint\n", Signal::INT), (b"ready\nint\nterm\n", Signal::INT)] {
+        running.wait_for_stdout("the answer to the last signal", |heard| heard == said);
+        running.signal(signal);
+    }
+    let said = running.finish();
+    assert_eq!((said.code, said.stdout.as_slice()), (Some(137), &b"ready\nint\nterm\n"[..]), "{said}");
+    assert_eq!(only_task(&world).status, Status::Cancelled);
+}
+
+// proves F3, W6
+#[test]
+fn standard_input_is_passed_on_whole() {
+    let world = world();
+    let bytes: Vec<u8> = (0..5_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut running = world.spawn_with_stdin(["run", "--stdin", "--", "cat"]);
+    running.write(&bytes);
+    running.close_stdin();
+    let said = running.finish();
+    assert_eq!((said.code, said.stderr.as_slice()), (Some(0), &b""[..]), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(said.stdout == bytes, "{} bytes came back", said.stdout.len());
+    // Without it the command reads an empty file and does not hang.
+    assert_eq!(world.belay(["run", "--", "cat"]).ok().stdout, b"");
+}
+
+// proves D1, D7, F3
+#[test]
+fn a_daemon_that_dies_in_the_middle_costs_no_byte() {
+    let world = world();
+    let gate = world.dir().join("gate").to_str().unwrap().to_owned();
+    world.shell(&format!("mkfifo {gate}")).ok();
+    let script = r#"seq 1 20000; read -r _ < "$0"; seq 20001 40000; seq 1 9 >&2; read -r _ < "$0"; seq 40001 60000; exit 3"#;
+    let running = world.spawn(["run", "--", "sh", "-c", script, &gate]);
+    let expected = |to: u32| (1..=to).map(|i| format!("{i}\n")).collect::<String>().into_bytes();
+    let part = expected(20_000);
+    running.wait_for_stdout("the first part", |said| said == part);
+    world.kill_daemon();
+    std::fs::write(&gate, "go\n").unwrap();
+    let part = expected(40_000);
+    running.wait_for_stdout("the second part", |said| said == part);
+    // And once more, in the midst of it.
+    std::fs::write(&gate, "go\n").unwrap();
+    world.kill_daemon();
+    let said = running.finish();
+    assert_eq!(said.code, Some(3), "{said}");
+    assert!(said.stdout == expected(60_000), "{} bytes", said.stdout.len());
+    assert_eq!(said.stderr, expected(9));
+    let task = only_task(&world);
+    assert_eq!((task.status, task.outcome.unwrap().exit_code), (Status::Failed, Some(3)));
+}
+
+// proves D7, W2
+#[test]
+fn a_terminal_that_goes_away_leaves_the_task_alone() {
+    let world = world();
+    let running = world.spawn(["run", "--", "sh", "-c", "echo here; exec sleep 1000"]);
+    running.wait_for_stdout("the task", |said| said == b"here\n");
+    running.signal(Signal::HUP);
+    assert_eq!(running.finish().code, Some(129));
+    assert_eq!(only_task(&world).status, Status::Running);
+}

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use belay_protocol::daemon::HelloResult;
 use belay_protocol::methods::Method;
@@ -20,6 +20,9 @@ use crate::lines::{Filled, Lines};
 
 /// How much of a message that is not understood is shown.
 const SHOWN_BYTES: usize = 120;
+
+/// How long a call that makes nobody wait may take.
+const CALL_LIMIT: Duration = Duration::from_mins(1);
 
 /// One connection to the daemon.
 #[derive(Debug)]
@@ -77,9 +80,10 @@ impl Client {
         self.hello.as_ref()
     }
 
-    /// Asks and waits for the answer, however long that takes.
+    /// Asks and waits for the answer. A daemon answers what makes nobody wait in far less than the limit; one that does
+    /// not answer by then hangs, and the caller is told so.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
-        self.call_by::<M>(params, None)
+        self.call_by::<M>(params, Some(Instant::now() + CALL_LIMIT))
     }
 
     /// Asks and waits for the answer until the deadline. Everything else that arrives meanwhile is kept.

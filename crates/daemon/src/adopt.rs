@@ -39,6 +39,7 @@ impl<W: World> Core<W> {
                 ),
             }
         }
+        self.reach_for_strays();
         self.adoption = Some(self.arm(ADOPTION_MS, Timer::Adopted));
         self.open_doors_when_done();
         self.must_commit = true;
@@ -92,6 +93,7 @@ impl<W: World> Core<W> {
             stage: ShimStage::Coming,
             watched: false,
             tries: 0,
+            stray: false,
             stop: None,
         };
         self.shims.insert(shim, state);
@@ -131,27 +133,34 @@ impl<W: World> Core<W> {
             if let Some(task) = self.tasks.get_mut(&task) {
                 task.shim = None;
             }
-            let message = "the daemon died while handing the command over: it was not started".to_owned();
-            let error = StartError { stage: StartStage::Holder, errno: 0, message };
-            self.end_unstarted(&task, End::Spawn { error });
+            self.end_not_handed_over(&task);
         }
         self.open_doors_when_done();
     }
 
-    pub(crate) fn shim_unreachable(&mut self, shim: ShimId, error: &str) {
-        self.lose_shim(shim, error);
+    fn end_not_handed_over(&mut self, task: &str) {
+        let message = "the daemon died while handing the command over: it was not started".to_owned();
+        let error = StartError { stage: StartStage::Holder, errno: 0, message };
+        self.end_unstarted(task, End::Spawn { error });
+    }
+
+    pub(crate) fn shim_unreachable(&mut self, shim: ShimId, error: &str, left: bool) {
+        self.lose_shim(shim, error, left);
         self.open_doors_when_done();
     }
 
     /// A connection to a shim is over.
     pub(crate) fn shim_gone(&mut self, shim: ShimId) {
         self.ready.retain(|ready| *ready != shim);
-        self.lose_shim(shim, "its connection was closed");
+        self.lose_shim(shim, "its connection was closed", false);
         self.open_doors_when_done();
     }
 
-    fn lose_shim(&mut self, id: ShimId, error: &str) {
+    fn lose_shim(&mut self, id: ShimId, error: &str, left: bool) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
+        if shim.stray {
+            return self.forget_stray(id);
+        }
         if shim.task.is_none() {
             if shim.stage == ShimStage::Coming {
                 return self.shim_not_spawned(id, "it ended before it was ready");
@@ -161,7 +170,7 @@ impl<W: World> Core<W> {
         }
         let Some(process) = shim.process else { return };
         if !self.world.is_shim_alive(process) {
-            return self.bury_shim(id);
+            return self.bury_shim(id, left);
         }
         // Only the way to it is broken; its task goes on and must not be touched.
         shim.stage = ShimStage::Coming;
@@ -171,7 +180,7 @@ impl<W: World> Core<W> {
         if tries <= REACH_TRIES {
             self.arm(u64::from(tries) * REACH_PAUSE_MS, Timer::Reach(id));
         } else if self.shims.get(&id).is_some_and(|shim| shim.stop.is_some()) {
-            self.bury_shim(id);
+            self.bury_shim(id, false);
         } else {
             let task = self.shims.get(&id).and_then(|shim| shim.task.clone()).unwrap_or_default();
             let message = format!(
@@ -194,24 +203,29 @@ impl<W: World> Core<W> {
         let Some(shim) = self.shims.get_mut(&id) else { return };
         shim.stop = Some(order);
         if shim.tries > REACH_TRIES {
-            self.bury_shim(id);
+            self.bury_shim(id, false);
         }
     }
 
-    /// A shim that is gone, or is to be: its end file tells how its task ended; else its tree is found and killed.
-    fn bury_shim(&mut self, id: ShimId) {
+    /// A shim that is gone, or is to be: its end file tells how its task ended; else its tree is found and killed. One
+    /// that left by itself held nothing: if nothing was ever heard of the task from it, it never got the task.
+    fn bury_shim(&mut self, id: ShimId, left: bool) {
         let Some(shim) = self.shims.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
+        let name = shim.name.clone();
         let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
         self.shims.remove(&id);
         if self.end_from_file(&task) {
             return;
         }
-        let leader = self.tasks.get(&task).and_then(|task| task.entry.doc.leader);
-        if let Some(task) = self.tasks.get_mut(&task) {
-            task.shim = None;
+        let Some(held) = self.tasks.get_mut(&task) else { return };
+        held.shim = None;
+        let leader = held.entry.doc.leader;
+        if left && held.entry.doc.seen == 0 && leader.is_none() {
+            return self.end_not_handed_over(&task);
         }
-        self.actions.push(Action::KillLost(Box::new(LostTask { task, shim: process, leader, cgroup })));
+        self.burying += 1;
+        self.actions.push(Action::KillLost(Box::new(LostTask { task, name, shim: process, leader, cgroup })));
     }
 
     /// Replays the end file that a shim left when nobody was there to hear it. False if there is none.
@@ -244,7 +258,8 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn open_doors_when_done(&mut self) {
-        let open = self.shims.values().any(|shim| shim.stage == ShimStage::Coming && shim.task.is_some());
+        let is_open = |shim: &Shim| shim.stage == ShimStage::Coming && (shim.task.is_some() || shim.stray);
+        let open = self.burying > 0 || self.shims.values().any(is_open);
         if !open && self.phase == Phase::Adopting {
             self.open_doors();
         }

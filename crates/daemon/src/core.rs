@@ -39,6 +39,8 @@ pub struct Core<W> {
     /// Shims in a row that could not be started or ended before they were ready.
     pub(crate) shim_failures: u32,
     pub(crate) adoption: Option<TimerKey>,
+    /// Tasks of dead shims whose trees are being ended.
+    pub(crate) burying: usize,
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) pending: HashMap<u64, Pending>,
     pub(crate) follows: HashMap<u64, Follow>,
@@ -101,6 +103,8 @@ pub(crate) struct Shim {
     pub(crate) watched: bool,
     /// How often it could not be reached although it is alive.
     pub(crate) tries: u32,
+    /// Found by its socket alone: the journal does not know what it holds.
+    pub(crate) stray: bool,
     /// A stop that came while it could not be reached.
     pub(crate) stop: Option<Order>,
 }
@@ -151,6 +155,7 @@ impl<W: World> Core<W> {
             waiting: VecDeque::new(),
             shim_failures: 0,
             adoption: None,
+            burying: 0,
             clients: HashMap::new(),
             pending: HashMap::new(),
             follows: HashMap::new(),
@@ -184,7 +189,7 @@ impl<W: World> Core<W> {
             Event::ShimSpawned { shim, process } => self.shim_spawned(shim, process),
             Event::ShimNotSpawned { shim, error } => self.shim_not_spawned(shim, &error),
             Event::ShimConnected { shim } => self.shim_connected(shim),
-            Event::ShimUnreachable { shim, error } => self.shim_unreachable(shim, &error),
+            Event::ShimUnreachable { shim, error, left } => self.shim_unreachable(shim, &error, left),
             Event::ShimSaid { shim, messages } => {
                 for message in messages {
                     self.shim_said(shim, message);
@@ -246,7 +251,11 @@ impl<W: World> Core<W> {
                 format!("the journal cannot be written: {error}"),
                 "free some disk space; it is tried again",
             );
-            if self.lazy.is_none() {
+            if self.phase == Phase::Leaving {
+                // Nobody waits for a daemon that cannot write: the shims keep what is not acknowledged.
+                self.batch = Batch::default();
+                self.durable.clear();
+            } else if self.lazy.is_none() {
                 self.lazy = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
             }
         }

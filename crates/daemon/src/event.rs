@@ -59,6 +59,8 @@ pub enum Event {
     ShimUnreachable {
         shim: ShimId,
         error: String,
+        /// Its socket is gone: a shim takes it away when it leaves by itself, which it does only when it holds nothing.
+        left: bool,
     },
     /// Everything that one read brought.
     ShimSaid {
@@ -99,6 +101,10 @@ pub enum Action {
         shim: ShimId,
         name: String,
     },
+    /// Nobody listens there any more.
+    RemoveSocket {
+        name: String,
+    },
     ConnectShim {
         shim: ShimId,
         name: String,
@@ -130,6 +136,8 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub struct LostTask {
     pub task: String,
+    /// The name of its shim, whose socket is to be removed.
+    pub name: String,
     pub shim: ProcessId,
     pub leader: Option<ProcessId>,
     pub cgroup: Option<PathBuf>,

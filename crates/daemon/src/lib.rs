@@ -16,6 +16,7 @@ mod life;
 mod pool;
 mod record;
 mod retention;
+mod stray;
 pub mod world;
 
 pub use io::main;

@@ -45,7 +45,9 @@ impl<W: World> Core<W> {
             self.open_doors_when_done();
             return;
         }
-        if shim.stage == ShimStage::Coming && shim.task.is_some() {
+        if shim.stray {
+            self.stray_found(id, hello.task, hello.spec);
+        } else if shim.stage == ShimStage::Coming && shim.task.is_some() {
             self.shim_found(id, hello.task);
         }
     }
@@ -228,6 +230,8 @@ impl<W: World> Core<W> {
             n => format!("its shim was killed; {n} processes of its tree were found and killed"),
         };
         self.lose_task(id, known, survivors);
+        self.burying = self.burying.saturating_sub(1);
+        self.open_doors_when_done();
     }
 
     /// Ends a task that nobody can say the end of.

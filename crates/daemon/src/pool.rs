@@ -32,6 +32,10 @@ impl<W: World> Core<W> {
         }
     }
 
+    pub(crate) fn shim_names(&self) -> Vec<String> {
+        self.shims.values().map(|shim| shim.name.clone()).collect()
+    }
+
     pub(crate) fn shim_pids(&self) -> Vec<i32> {
         self.shims.values().filter_map(|shim| shim.process).map(|process| process.pid).collect()
     }
@@ -51,6 +55,7 @@ impl<W: World> Core<W> {
             stage: ShimStage::Coming,
             watched: false,
             tries: 0,
+            stray: false,
             stop: None,
         };
         self.shims.insert(shim, state);

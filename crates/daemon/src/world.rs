@@ -15,6 +15,8 @@ pub trait World {
     fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>>;
     fn remove_end_file(&self, dir: &Path);
     fn is_shim_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;
+    /// The names of all shims that have a socket, alive or not.
+    fn shim_names(&self, runtime_dir: &Path) -> Vec<String>;
     fn find_program(&self, name: &str, path: &[u8]) -> Option<PathBuf>;
     fn user_name(&self, uid: u32) -> String;
     fn boot(&self) -> String;

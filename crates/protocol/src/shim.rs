@@ -132,6 +132,20 @@ pub struct Hello {
     pub cgroup: Option<Bytes>,
     #[serde(default)]
     pub task: Option<String>,
+    /// What the task is, for a daemon whose journal does not know it.
+    #[serde(default)]
+    pub spec: Option<Box<Spec>>,
+}
+
+/// What a shim knows of its task and may tell: not its environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    pub argv: Vec<Bytes>,
+    pub is_shell: bool,
+    pub cwd: Bytes,
+    pub detached: bool,
+    pub clocks: Clocks,
+    pub started_ms: i64,
 }
 
 /// A pid with its start time: one process, for ever.

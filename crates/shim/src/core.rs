@@ -7,7 +7,7 @@ use belay_model::{
 };
 use belay_protocol::life::{CaptureFault, ClockName, OutputInfo, Receipt, SignalSent};
 use belay_protocol::shim::{
-    EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Start, ToShim,
+    EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, Start, ToShim,
 };
 use belay_protocol::time::Timestamp;
 use belay_record::EndFile;
@@ -86,6 +86,7 @@ pub struct Core {
 #[derive(Debug)]
 struct Task {
     id: String,
+    spec: Spec,
     policy: Policy,
     state: State,
     life: Vec<LifeItem>,
@@ -211,7 +212,8 @@ impl Core {
         self.connected = true;
         let Identity { name, version, process, cgroup } = self.identity.clone();
         let task = self.task.as_ref().map(|task| task.id.clone());
-        let hello = Hello { protocol: SHIM_PROTOCOL, version, shim: name, process, cgroup, task };
+        let spec = self.task.as_ref().map(|task| Box::new(task.spec.clone()));
+        let hello = Hello { protocol: SHIM_PROTOCOL, version, shim: name, process, cgroup, task, spec };
         actions.push(Action::Send(FromShim::Hello(hello)));
         match &self.task {
             None => actions.push(Action::Send(FromShim::Ready)),
@@ -237,6 +239,14 @@ impl Core {
         }
         self.task = Some(Task {
             id: start.task.clone(),
+            spec: Spec {
+                argv: start.argv.clone(),
+                is_shell: start.is_shell,
+                cwd: start.cwd.clone(),
+                detached: start.detached,
+                clocks: start.clocks,
+                started_ms: now.wall_ms,
+            },
             policy,
             state,
             life: Vec::new(),

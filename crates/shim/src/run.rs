@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -96,7 +96,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
     // Last what would stay behind: from here on nothing fails that `clean_up` does not follow.
     let listener = UnixListener::bind(&socket)?;
     listener.set_nonblocking(true)?;
-    let cgroup = cgroup.and_then(|path| Cgroup::create(path.parent()?, path.file_name()?.to_str()?).ok());
+    let cgroup = cgroup.as_deref().and_then(make_cgroup);
     let own = process::own_identity();
     let identity = Identity {
         name,
@@ -458,9 +458,23 @@ impl Shim {
     fn clean_up(self) {
         let _ = std::fs::remove_file(&self.socket);
         if let Some(cgroup) = self.tree.into_cgroup() {
+            let base = cgroup.path().parent().map(Path::to_owned);
             let _ = cgroup.remove();
+            // The last one takes the base along; it is not empty for any other.
+            let _ = base.map(std::fs::remove_dir);
         }
     }
+}
+
+/// The base may have gone with the last shim of an earlier daemon.
+fn make_cgroup(path: &Path) -> Option<Cgroup> {
+    let (base, name) = (path.parent()?, path.file_name()?.to_str()?);
+    Cgroup::create(base, name)
+        .or_else(|_| {
+            std::fs::create_dir(base)?;
+            Cgroup::create(base, name)
+        })
+        .ok()
 }
 
 fn no_pipes() -> SpawnFailure {

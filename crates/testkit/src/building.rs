@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use crate::command;
 use crate::world::{NOBODY, World};
 
 /// What is to be different from an ordinary world.
@@ -13,11 +15,12 @@ pub struct Builder {
     program: PathBuf,
     env: Vec<(OsString, OsString)>,
     user: Option<u32>,
+    disk: Option<String>,
 }
 
 impl Builder {
     pub(crate) fn new(program: &Path) -> Self {
-        Self { program: program.to_owned(), env: Vec::new(), user: None }
+        Self { program: program.to_owned(), env: Vec::new(), user: None, disk: None }
     }
 
     /// Sets a variable for every command of this world, and so for its daemon.
@@ -32,12 +35,21 @@ impl Builder {
         self
     }
 
+    /// The home is a disk of its own, of this size (`4m`). Only root can make such a world.
+    pub fn small_disk(mut self, size: &str) -> Self {
+        self.disk = Some(size.to_owned());
+        self
+    }
+
     /// Makes the world. No daemon runs in it yet.
     pub fn build(self) -> World {
         // Short, so that the sockets fit into their paths.
         let dir = tempfile::Builder::new().prefix("bl").tempdir_in("/tmp").unwrap();
         let home = dir.path().join("h");
         fs::create_dir(&home).unwrap();
+        if let Some(size) = &self.disk {
+            mount(&home, size);
+        }
         fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
         let mut program = self.program;
         if let Some(uid) = self.user {
@@ -45,7 +57,7 @@ impl Builder {
             chown(&home, Some(uid), Some(uid)).expect("only root can make a world for another user");
             program = copy_for_all(&program, dir.path());
         }
-        World::over(dir, home, program, self.env, self.user)
+        World::over(dir, home, program, self.env, self.user, self.disk.is_some())
     }
 }
 
@@ -57,4 +69,18 @@ pub(crate) fn copy_for_all(program: &Path, dir: &Path) -> PathBuf {
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     }
     copy
+}
+
+fn mount(home: &Path, size: &str) {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o"]).arg(format!("size={size}")).arg("tmpfs").arg(home);
+    let mounted = command::finish(mount);
+    assert_eq!(mounted.code, Some(0), "only root can make a disk: {mounted}");
+}
+
+/// Takes the disk away again, whoever still looks at it.
+pub(crate) fn unmount(home: &Path) {
+    let mut unmount = Command::new("umount");
+    unmount.arg("--lazy").arg(home);
+    command::finish(unmount);
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -85,8 +85,14 @@ impl Listener {
         Self { heard, thread }
     }
 
-    fn so_far(&self) -> Vec<u8> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn heard(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last of it, for people.
+    fn end(&self) -> String {
+        let heard = self.heard();
+        format!("{} bytes, at last {:?}", heard.len(), String::from_utf8_lossy(&heard[heard.len().saturating_sub(400)..]))
     }
 }
 
@@ -124,20 +130,23 @@ impl Running {
     }
 
     pub fn stdout_so_far(&self) -> Vec<u8> {
-        self.stdout.so_far()
+        self.stdout.heard().clone()
     }
 
     pub fn stderr_so_far(&self) -> Vec<u8> {
-        self.stderr.so_far()
+        self.stderr.heard().clone()
     }
 
     /// Waits until its standard output is right.
     #[track_caller]
     pub fn wait_for_stdout(&self, what: &str, right: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         wait_until(what, LONG, || {
-            let (heard, said) = (self.stdout.so_far(), self.stderr.so_far());
-            let shown = format!("stdout {:?}, stderr {:?}", lossy_end(&heard), lossy_end(&said));
-            if right(&heard) { Ok(heard) } else { Err(shown) }
+            let heard = self.stdout.heard();
+            if right(&heard) {
+                return Ok(heard.clone());
+            }
+            drop(heard);
+            Err(format!("stdout: {}; stderr: {}", self.stdout.end(), self.stderr.end()))
         })
     }
 
@@ -151,14 +160,15 @@ impl Running {
     pub fn finish_within(mut self, limit: Duration) -> Output {
         self.stdin = None;
         let status = wait_until("the end of a command", limit, || {
-            let shown = (lossy_end(&self.stdout.so_far()), lossy_end(&self.stderr.so_far()));
-            self.child.try_wait().unwrap().ok_or_else(|| format!("it runs; stdout and stderr: {shown:?}"))
+            let ended = self.child.try_wait().unwrap();
+            ended.ok_or_else(|| format!("it runs; stdout: {}; stderr: {}", self.stdout.end(), self.stderr.end()))
         });
         wait_until("the end of its pipes", LONG, || {
             let open = !self.stdout.thread.is_finished() || !self.stderr.thread.is_finished();
             if open { Err("somebody holds them open") } else { Ok(()) }.map_err(str::to_owned)
         });
-        Output { code: status.code(), stdout: self.stdout.so_far(), stderr: self.stderr.so_far() }
+        let taken = |listener: &Listener| std::mem::take(&mut *listener.heard());
+        Output { code: status.code(), stdout: taken(&self.stdout), stderr: taken(&self.stderr) }
     }
 }
 
@@ -168,10 +178,6 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn lossy_end(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(400)..]).into_owned()
 }
 
 /// Runs a command to its end.

@@ -18,7 +18,8 @@ pub struct Seen {
     pub sid: i32,
     pub state: char,
     pub uid: u32,
-    pub rss_kib: u64,
+    /// The most memory that it ever had.
+    pub peak_kib: u64,
     pub cmdline: String,
 }
 
@@ -51,7 +52,7 @@ pub fn look_at(pid: i32) -> Option<Seen> {
         sid: number(3)?,
         state,
         uid: field(&status, "Uid:").split_ascii_whitespace().next()?.parse().ok()?,
-        rss_kib: field(&status, "VmRSS:").trim_end_matches(" kB").parse().unwrap_or(0),
+        peak_kib: field(&status, "VmHWM:").trim_end_matches(" kB").parse().unwrap_or(0),
         cmdline: String::from_utf8_lossy(&cmdline).replace('\0', " ").trim().to_owned(),
     })
 }

@@ -15,7 +15,7 @@ use belay_protocol::task::{
 use belay_protocol::{event, output};
 use tempfile::TempDir;
 
-use crate::building::{Builder, copy_for_all};
+use crate::building::{Builder, copy_for_all, unmount};
 use crate::command::{self, Output, Running};
 use crate::look::{self, Seen, carrying, look_at};
 use crate::wait::{LONG, wait_until};
@@ -34,6 +34,8 @@ pub struct World {
     program: PathBuf,
     env: Vec<(OsString, OsString)>,
     user: Option<u32>,
+    /// The home is a disk of its own.
+    mounted: bool,
 }
 
 impl World {
@@ -52,8 +54,9 @@ impl World {
         program: PathBuf,
         env: Vec<(OsString, OsString)>,
         user: Option<u32>,
+        mounted: bool,
     ) -> Self {
-        Self { dir, home, program, env, user }
+        Self { dir, home, program, env, user, mounted }
     }
 
     pub fn home(&self) -> &Path {
@@ -360,6 +363,9 @@ impl Drop for World {
     fn drop(&mut self) {
         let panicking = std::thread::panicking();
         let closed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.close()));
+        if self.mounted {
+            unmount(&self.home);
+        }
         let wrong = closed.unwrap_or_else(|_| vec!["the world could not be closed".to_owned()]);
         assert!(wrong.is_empty() || panicking, "the world {} ended badly: {wrong:#?}", self.marker());
     }

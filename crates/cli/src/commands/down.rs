@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
         }
     }
     let params = StopParams { stop_tasks: args.stop_tasks, grace_ms: args.grace.map(millis), reason: None };
-    let result = client.call::<DaemonStop>(&params)?;
+    let result = client.call_by::<DaemonStop>(&params, None)?;
     // The connection ends when the daemon does. Only then is it said to have ended, and whoever types the next
     // command meets no half-gone daemon.
     let gone = is_gone(&mut client, Instant::now() + LEAVING);

@@ -12,7 +12,7 @@ use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &GcArgs, context: &mut Context) -> Result<u8, CliError> {
     let params = GcParams { all: args.all, dry_run: args.dry_run };
-    let result = context.connect()?.call::<DaemonGc>(&params)?;
+    let result = context.connect()?.call_by::<DaemonGc>(&params, None)?;
     if args.json {
         context.out.json(&result)?;
     } else {

@@ -37,6 +37,8 @@ struct Ready {
 }
 
 impl<W: World> Core<W> {
+    pub(crate) const STANDING_SESSION: &str = PERSON;
+
     pub(crate) fn task_start(&mut self, caller: &Caller, params: StartParams) {
         if self.refuse_when_leaving(caller) {
             return;
@@ -232,7 +234,6 @@ impl<W: World> Core<W> {
             grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
             kill_ms: Policy::DEFAULT_KILL_MS,
         };
-        let waiting = self.batch.put.iter().map(|row| row.number + 1).max().unwrap_or(0);
         let doc = TaskDoc {
             kind: TaskKind::Shell,
             command: ready.typed,
@@ -252,7 +253,7 @@ impl<W: World> Core<W> {
         };
         let entry = Entry {
             id: id.to_string(),
-            number: self.journal.next_number().max(waiting),
+            number: self.next_task_number(),
             token: params.token.clone(),
             session: PERSON.to_owned(),
             parent,
@@ -277,6 +278,12 @@ impl<W: World> Core<W> {
             stop: None,
         };
         Ok((entry, Box::new(start)))
+    }
+
+    /// Above every task in the journal and every one that is on its way there.
+    pub(crate) fn next_task_number(&self) -> u64 {
+        let waiting = self.batch.put.iter().map(|row| row.number + 1).max().unwrap_or(0);
+        self.journal.next_number().max(waiting)
     }
 
     fn random<const N: usize>(&mut self) -> Result<[u8; N], RpcError> {

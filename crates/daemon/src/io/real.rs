@@ -50,6 +50,12 @@ impl World for RealWorld {
         process::is_alive(process::Identity { pid: process.pid, start_ticks: process.start_ticks })
     }
 
+    fn shim_names(&self, runtime_dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(runtime_dir.join("s")).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| name.strip_suffix(".sock").map(str::to_owned)).collect()
+    }
+
     fn find_program(&self, name: &str, path: &[u8]) -> Option<PathBuf> {
         let dirs = path.split(|byte| *byte == b':').map(|dir| Path::new(std::ffi::OsStr::from_bytes(dir)));
         let is_program = |file: &PathBuf| {

@@ -37,6 +37,13 @@ pub(crate) struct ShimRecipe {
     pub(crate) rlimits: Vec<Rlimit>,
 }
 
+impl ShimRecipe {
+    /// Where a shim of this name can be reached.
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
+        self.socket_dir.join(format!("{name}.sock"))
+    }
+}
+
 /// The core and its connections. Everything runs on one thread, and nothing waits while the core is borrowed.
 pub(crate) struct Hub {
     core: RefCell<Core<RealWorld>>,
@@ -115,6 +122,9 @@ impl Hub {
                     outbox.push(bytes);
                 }
             }
+            Action::RemoveSocket { name } => {
+                let _ = std::fs::remove_file(self.recipe.socket(&name));
+            }
             Action::DropShim { shim } => {
                 if let Some(outbox) = self.shims.borrow_mut().remove(&shim) {
                     outbox.close();
@@ -136,6 +146,11 @@ impl Hub {
         self.core.borrow().shim_pids()
     }
 
+    /// The names of every shim that this daemon knows.
+    pub(crate) fn known_shim_names(&self) -> Vec<String> {
+        self.core.borrow().shim_names()
+    }
+
     pub(crate) fn push_event(self: &Rc<Self>, event: Event) {
         self.inbox.borrow_mut().push_back(event);
     }
@@ -147,6 +162,7 @@ impl Hub {
         ready: impl FnOnce(),
     ) -> Result<(), belay_journal::Error> {
         let actions = self.core.borrow_mut().adopt(now())?;
+        shims::sweep(self);
         self.busy.set(true);
         for action in actions {
             self.carry_out(action);

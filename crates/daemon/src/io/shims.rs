@@ -39,7 +39,7 @@ fn start(recipe: &ShimRecipe, name: &str) -> Result<(UnixStream, ProcessId), Str
     ours.set_nonblocking(true).map_err(told)?;
     let null = fds::null().map_err(told)?;
     let word = |bytes: &[u8]| CString::new(bytes).map_err(|error| error.to_string());
-    let socket = recipe.socket_dir.join(format!("{name}.sock"));
+    let socket = recipe.socket(name);
     let mut argv = vec![
         recipe.program.clone(),
         word(b"shim")?,
@@ -73,7 +73,7 @@ fn start(recipe: &ShimRecipe, name: &str) -> Result<(UnixStream, ProcessId), Str
 }
 
 pub(crate) fn connect(hub: &Rc<Hub>, shim: ShimId, name: &str) {
-    let socket = hub.recipe.socket_dir.join(format!("{name}.sock"));
+    let socket = hub.recipe.socket(name);
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
         match UnixStream::connect(&socket).await {
@@ -81,7 +81,10 @@ pub(crate) fn connect(hub: &Rc<Hub>, shim: ShimId, name: &str) {
                 attach(&hub, shim, stream);
                 hub.dispatch(Event::ShimConnected { shim });
             }
-            Err(error) => hub.dispatch(Event::ShimUnreachable { shim, error: error.to_string() }),
+            Err(error) => {
+                let left = error.kind() == std::io::ErrorKind::NotFound;
+                hub.dispatch(Event::ShimUnreachable { shim, error: error.to_string(), left });
+            }
         }
     });
 }
@@ -131,6 +134,14 @@ async fn listen(hub: &Rc<Hub>, shim: ShimId, outbox: &Outbox) {
     }
 }
 
+/// Removes the cgroups of shims that are no more, and of daemons that died while they tried cgroups out.
+pub(crate) fn sweep(hub: &Rc<Hub>) {
+    let known = hub.known_shim_names();
+    if let Some(base) = &hub.recipe.cgroup_base {
+        belay_os::cgroup::remove_stale(base, |name| known.iter().any(|known| known == name));
+    }
+}
+
 /// Finds and kills what a dead shim left. It may take its time, so it runs beside the core.
 pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
     let known: Vec<i32> = hub.known_shims();
@@ -138,6 +149,7 @@ pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
         let task = lost.task.clone();
+        let _ = std::fs::remove_file(hub.recipe.socket(&lost.name));
         let killed = tokio::task::spawn_blocking(move || find_and_kill(&lost, &known, &shim_words)).await;
         let (found, survivors) = killed.unwrap_or_default();
         hub.dispatch(Event::LostKilled { task, found, survivors });

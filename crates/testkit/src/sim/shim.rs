@@ -401,11 +401,6 @@ impl Sim {
         let ProcessId { pid, start_ticks } = self.shims[shim].process;
         self.machine.shims.borrow_mut().remove(&(pid, start_ticks));
         self.machine.below.borrow_mut().remove(&pid);
-        let name = self.shims[shim].name.clone();
-        let given = |id: &str| self.given.get(id).is_some_and(|given| *given == name);
-        for (_, truth) in self.tasks.iter_mut().filter(|(id, _)| given(id)) {
-            truth.shim_left_idle |= truth.spawned_ms.is_none();
-        }
     }
 
     /// `kill -9`, by somebody or by a daemon that buries it.

@@ -1,0 +1,124 @@
+//! Shims that the journal does not know: after a journal was damaged, or when an end could not be acknowledged. What they
+//! hold is asked of them, so that nothing that runs is forgotten.
+
+use std::collections::HashSet;
+
+use belay_model::{Event, State, TaskId, step};
+use belay_protocol::shim::{Spec, ToShim};
+use belay_protocol::task::{Status, TaskKind};
+use belay_record::convert::policy_from_wire;
+use serde_json::json;
+
+use crate::core::{Core, Shim, ShimStage, Task};
+use crate::doc::{Entry, ShimDoc, TaskDoc};
+use crate::event::{Action, ShimId};
+use crate::info::typed;
+use crate::life::object;
+use crate::world::World;
+
+impl<W: World> Core<W> {
+    /// Reaches for every shim that has a socket and is not in the journal.
+    pub(crate) fn reach_for_strays(&mut self) {
+        let known: HashSet<String> = self.shims.values().map(|shim| shim.name.clone()).collect();
+        let names = self.world.shim_names(&self.config.runtime_dir);
+        for name in names.into_iter().filter(|name| !known.contains(name)) {
+            let shim = ShimId(self.next_number());
+            let state = Shim {
+                name: name.clone(),
+                process: None,
+                cgroup: None,
+                task: None,
+                stage: ShimStage::Coming,
+                watched: false,
+                tries: 0,
+                stray: true,
+                stop: None,
+            };
+            self.shims.insert(shim, state);
+            self.actions.push(Action::ConnectShim { shim, name });
+        }
+    }
+
+    /// Nobody is there: only the socket was left.
+    pub(crate) fn forget_stray(&mut self, id: ShimId) {
+        if let Some(shim) = self.shims.remove(&id) {
+            self.actions.push(Action::RemoveSocket { name: shim.name });
+        }
+    }
+
+    /// A stray has answered. An idle one is let go; one whose end is in the journal may forget it; any other holds a task
+    /// that is taken into the journal now.
+    pub(crate) fn stray_found(&mut self, id: ShimId, task: Option<String>, spec: Option<Box<Spec>>) {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        shim.stray = false;
+        shim.stage = ShimStage::Holding;
+        match (task.filter(|task| TaskId::parse(task).is_ok()), spec) {
+            (Some(task), _) if self.entry(&task).is_ok() => {
+                self.actions.push(Action::ToShim { shim: id, message: ToShim::Ack { task } });
+            }
+            (Some(task), Some(spec)) => self.take_in(id, task, *spec),
+            _ => {
+                self.shims.remove(&id);
+                self.actions.push(Action::DropShim { shim: id });
+            }
+        }
+        self.open_doors_when_done();
+    }
+
+    fn take_in(&mut self, shim_id: ShimId, task_id: String, spec: Spec) {
+        let Some(shim) = self.shims.get_mut(&shim_id) else { return };
+        let Some(process) = shim.process else { return };
+        shim.task = Some(task_id.clone());
+        let command = match (spec.is_shell, spec.argv.get(2)) {
+            (true, Some(line)) => line.to_text_lossy().into_owned(),
+            _ => typed(&spec.argv),
+        };
+        let doc = TaskDoc {
+            kind: TaskKind::Shell,
+            command,
+            argv: spec.argv,
+            cwd: spec.cwd,
+            detached: spec.detached,
+            clocks: spec.clocks,
+            fingerprint: None,
+            proof: String::new(),
+            boot: self.boot.clone(),
+            shim: Some(ShimDoc { name: shim.name.clone(), process, cgroup: shim.cgroup.clone() }),
+            leader: None,
+            leader_exit: None,
+            seen: 0,
+            status: Status::Starting,
+            end: None,
+        };
+        let entry = Entry {
+            id: task_id.clone(),
+            number: self.next_task_number(),
+            token: None,
+            session: Self::STANDING_SESSION.to_owned(),
+            parent: None,
+            name: None,
+            started_ms: spec.started_ms,
+            doc,
+        };
+        let policy = policy_from_wire(&entry.doc.clocks);
+        let state = step(&policy, State::new(entry.doc.detached), Event::Admitted).state;
+        self.put(&entry);
+        let told = json!({ "command": entry.doc.command, "found": "its shim was running and the journal did not know it" });
+        self.emit("task.created", Some((&task_id, &entry.session)), object(told));
+        self.emit("task.adopted", Some((&task_id, &entry.session)), object(json!({})));
+        self.notice(format!("task {task_id} was running and not in the journal: taken in"), "");
+        self.must_commit = true;
+        let task = Task {
+            entry,
+            state,
+            policy,
+            shim: Some(shim_id),
+            start: None,
+            applied: 0,
+            output_bytes: 0,
+            pending: Vec::new(),
+            follows: Vec::new(),
+        };
+        self.tasks.insert(task_id, task);
+    }
+}
