@@ -51,7 +51,6 @@ fn the_grace_of_a_task_is_its_own() {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
     let id = world.run_detached(["--grace", "150ms", "--", "sh", "-c", script]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
-    assert_eq!(world.get(&id).clocks.grace.unwrap().limit_ms, 150);
     world.belay(["stop", &id]).ok();
     let receipt = world.get(&id).outcome.unwrap().receipt.unwrap();
     let between = receipt.signals[1].at.0 - receipt.signals[0].at.0;

@@ -57,7 +57,9 @@ impl Plan {
         let end = match fate {
             Fate::Code(code) => format!("exit {code}"),
             Fate::Signal(number) => format!("kill -{number} $$"),
-            Fate::Stopped | Fate::Ttl(_) => format!("sleep {FOREVER} & setsid sleep {FOREVER} & sleep {FOREVER}"),
+            Fate::Stopped | Fate::Ttl(_) => {
+                format!("sleep {FOREVER} & setsid sleep {FOREVER} & sleep {FOREVER}")
+            }
         };
         let script = format!(
             "ulimit -c 0; : >{}; {pause}i=0; \
@@ -103,7 +105,6 @@ fn client(world: &World, number: u64, mut dice: Dice, done: &AtomicBool) -> Vec<
     for id in open {
         patient.wait_ended(&id);
     }
-    println!("client {number}: {} tasks, {} connections lost", plans.len(), patient.lost);
     plans
 }
 
@@ -172,8 +173,11 @@ fn check_events(events: &[EventInfo], tasks: &BTreeMap<String, TaskInfo>, starte
     let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=events.len() as u64).collect::<Vec<_>>());
     let of = |kind: &str| {
-        let mut of: Vec<String> =
-            events.iter().filter(|event| event.kind == kind).map(|event| event.task.clone().unwrap()).collect();
+        let mut of: Vec<String> = events
+            .iter()
+            .filter(|event| event.kind == kind)
+            .map(|event| event.task.clone().unwrap())
+            .collect();
         of.sort_unstable();
         of
     };

@@ -42,7 +42,12 @@ fn what_is_missing_is_named() {
     let task = cannot_start(&world, &["--", "/no/such/program", "x"], 127);
     assert_not_started(&task, "program", ENOENT, "the program \"/no/such/program\" does not exist");
     let task = cannot_start(&world, &["--", "no-such-program-at-all"], 127);
-    assert_not_started(&task, "program", ENOENT, "the program \"no-such-program-at-all\" was not found in PATH");
+    assert_not_started(
+        &task,
+        "program",
+        ENOENT,
+        "the program \"no-such-program-at-all\" was not found in PATH",
+    );
     let task = cannot_start(&world, &["-c", "true", "--shell", "/no/such/shell"], 127);
     assert_not_started(&task, "shell", ENOENT, "the shell \"/no/such/shell\" does not exist");
     let task = cannot_start(&world, &["--cwd", "/no/such/dir", "--", "true"], 126);
@@ -63,7 +68,12 @@ fn what_is_missing_is_named() {
     );
     let task = cannot_start(&world, &["--", file], 126);
     let system = "Permission denied (os error 13)";
-    assert_not_started(&task, "program", EACCES, &format!("the program {file:?} cannot be executed: {system}"));
+    assert_not_started(
+        &task,
+        "program",
+        EACCES,
+        &format!("the program {file:?} cannot be executed: {system}"),
+    );
     assert_eq!(world.belay(["run", "--", "echo", "well"]).ok().stdout, b"well\n");
     assert_eq!(world.daemon_pid(), daemon, "the daemon never left");
 }
@@ -164,7 +174,8 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     limit(daemon);
     let ran: Vec<_> = (0..12).map(|_| world.belay(["run", "-d", "--json", "--", "sleep", FOREVER])).collect();
     let tasks: Vec<TaskInfo> = ran.iter().map(belay_testkit::Output::json).collect();
-    let failed = tasks.iter().find(|task| task.status != Status::Running).expect("twelve tasks without a fork");
+    let failed =
+        tasks.iter().find(|task| task.status != Status::Running).expect("twelve tasks without a fork");
     let outcome = failed.outcome.as_ref().unwrap();
     assert_eq!((failed.status, outcome.kind.as_str()), (Status::Failed, "spawn"));
     assert_eq!(outcome.error.as_ref().unwrap().what, "resources");

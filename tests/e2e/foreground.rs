@@ -18,7 +18,8 @@ fn both_streams_come_apart_and_whole() {
     let world = world();
     let script = "i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; printf end; printf stop >&2";
     let said = world.belay(["run", "--", "sh", "-c", script]).ok();
-    let expected = |word: &str, last: &str| (0..500).map(|i| format!("{word} {i}\n")).collect::<String>() + last;
+    let expected =
+        |word: &str, last: &str| (0..500).map(|i| format!("{word} {i}\n")).collect::<String>() + last;
     assert_eq!(String::from_utf8(said.stdout).unwrap(), expected("out", "end"));
     assert_eq!(String::from_utf8(said.stderr).unwrap(), expected("err", "stop"));
 }
@@ -52,7 +53,10 @@ fn directory_environment_and_mask_are_the_callers() {
         command.current_dir(&dir).env("A", "one").env("B", "not this");
     });
     assert_eq!(said.code, Some(0), "{said}");
-    assert_eq!(String::from_utf8(said.stdout).unwrap().lines().take(2).collect::<Vec<_>>(), [dir.to_str().unwrap(), "one two"]);
+    assert_eq!(
+        String::from_utf8(said.stdout).unwrap().lines().take(2).collect::<Vec<_>>(),
+        [dir.to_str().unwrap(), "one two"]
+    );
     let said = world.shell("umask 0027; \"$BELAY\" run -c umask").ok();
     assert_eq!(said.stdout, b"0027\n");
 }
@@ -78,7 +82,9 @@ fn ctrl_c_three_times_kills() {
     let world = world();
     let script = "trap 'echo int' INT; trap 'echo term' TERM; echo ready; while :; do sleep 0.02; done";
     let running = world.spawn(["run", "--", "sh", "-c", script]);
-    for (said, signal) in [(&b"ready\n"[..], Signal::INT), (b"ready\nint\n", Signal::INT), (b"ready\nint\nterm\n", Signal::INT)] {
+    for (said, signal) in
+        [(&b"ready\n"[..], Signal::INT), (b"ready\nint\n", Signal::INT), (b"ready\nint\nterm\n", Signal::INT)]
+    {
         running.wait_for_stdout("the answer to the last signal", |heard| heard == said);
         running.signal(signal);
     }
@@ -96,7 +102,12 @@ fn standard_input_is_passed_on_whole() {
     running.write(&bytes);
     running.close_stdin();
     let said = running.finish();
-    assert_eq!((said.code, said.stderr.as_slice()), (Some(0), &b""[..]), "{}", String::from_utf8_lossy(&said.stderr));
+    assert_eq!(
+        (said.code, said.stderr.as_slice()),
+        (Some(0), &b""[..]),
+        "{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
     assert!(said.stdout == bytes, "{} bytes came back", said.stdout.len());
     // Without it the command reads an empty file and does not hang.
     assert_eq!(world.belay(["run", "--", "cat"]).ok().stdout, b"");

@@ -1,15 +1,33 @@
 //! End to end: the real command, a real daemon and real processes, each test in a home of its own. Nothing in here
 //! reaches into the product; what a test knows, a user could know.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::format_collect,
+    reason = "a helper of a test fails by panicking, as the test does, and need not be fast"
+)]
+
+mod adopt;
+mod bad_days;
+mod bad_disks;
 mod clocks;
 mod crash;
+mod crash_points;
+mod events;
 mod failures;
+mod flood;
 mod foreground;
+mod hostile;
+mod lost;
 mod output;
 mod patient;
 mod pressure;
+mod raw;
+mod retention;
 mod start;
 mod stop;
 mod stubborn;
 mod support;
+mod tour;
+mod versions;
 mod zoo;

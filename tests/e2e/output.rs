@@ -50,7 +50,10 @@ fn offsets_are_stable_and_reading_takes_nothing_away() {
     world.wait_ended(&id);
     let check = || {
         let whole = world.read(&read_of(&id));
-        assert_eq!((joined(&whole.chunks).as_slice(), whole.next, whole.eof), (&b"onetwothree"[..], 11, true));
+        assert_eq!(
+            (joined(&whole.chunks).as_slice(), whole.next, whole.eof),
+            (&b"onetwothree"[..], 11, true)
+        );
         let middle = ReadParams { from: Begin::Offset(4), max_bytes: Some(4), ..read_of(&id) };
         let middle = world.read(&middle);
         assert_eq!((joined(&middle.chunks).as_slice(), middle.next, middle.eof), (&b"woth"[..], 8, false));
@@ -94,7 +97,10 @@ fn the_log_can_be_cut_in_every_way() {
     assert_eq!(logs(&["--stream", "stderr"]), errors);
     assert_eq!(logs(&["--stream", "stderr", "-f"]), errors);
     assert_eq!(logs(&["--grep", "[25]$"]), "out 2\nerr 2\nout 5\nerr 5\n");
-    assert_eq!(logs(&["--grep", "^out [25]$", "--context", "1"]), "err 1\nout 2\nerr 2\n--\nerr 4\nout 5\nerr 5\n");
+    assert_eq!(
+        logs(&["--grep", "^out [25]$", "--context", "1"]),
+        "err 1\nout 2\nerr 2\n--\nerr 4\nout 5\nerr 5\n"
+    );
     assert_eq!(logs(&["--grep", "out 6", "--after", "12", "--stream", "stdout"]), "out 6\n");
     let none = world.belay(["logs", &id, "--grep", "nowhere"]);
     assert_eq!((none.code, none.stdout.as_slice()), (Some(1), &b""[..]), "{none}");
@@ -115,7 +121,8 @@ fn each_byte_belongs_to_its_stream() {
     let whole = world.read(&read_of(&id));
     assert_eq!(whole.gaps, [] as [[u64; 2]; 0]);
     let of = |stream: StreamName| {
-        let chunks: Vec<Chunk> = whole.chunks.iter().filter(|chunk| chunk.stream == stream).cloned().collect();
+        let chunks: Vec<Chunk> =
+            whole.chunks.iter().filter(|chunk| chunk.stream == stream).cloned().collect();
         joined(&chunks)
     };
     assert_eq!(of(StreamName::Stdout), expected("out"));
@@ -160,7 +167,8 @@ fn text_is_never_cut_within_a_character() {
     let mut client = world.client();
     let mut sizes = BTreeSet::new();
     for max_bytes in 4..=20 {
-        let (mut params, mut read) = (ReadParams { text: true, max_bytes: Some(max_bytes), ..read_of(&id) }, String::new());
+        let (mut params, mut read) =
+            (ReadParams { text: true, max_bytes: Some(max_bytes), ..read_of(&id) }, String::new());
         loop {
             let page: ReadResult = client.call::<OutputRead>(&params).unwrap();
             let part = String::from_utf8(joined(&page.chunks)).expect("a part that is text by itself");
@@ -187,9 +195,14 @@ fn a_grandchild_that_holds_the_pipe_keeps_the_task_running_and_hangs_nobody() {
     let id = world.run_detached(["sh", "-c", script, &later]);
     wait_until("a leader that has gone", LONG, || {
         let leader = world.get(&id).leader;
-        if leader.as_ref().is_some_and(|leader| leader.exit_code == Some(4)) { Ok(()) } else { Err(format!("{leader:?}")) }
+        if leader.as_ref().is_some_and(|leader| leader.exit_code == Some(4)) {
+            Ok(())
+        } else {
+            Err(format!("{leader:?}"))
+        }
     });
-    let waited = world.client().call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: Some(100) }).unwrap();
+    let waited =
+        world.client().call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: Some(100) }).unwrap();
     assert_eq!((waited.met, waited.task.status), (Met::Timeout, Status::Running));
     assert_eq!(world.logs(&id), b"now\n");
     let said = world.belay(["wait", "--timeout", "100ms", &id]);

@@ -14,13 +14,11 @@ use belay_testkit::{LONG, World};
 pub(crate) struct Patient<'a> {
     world: &'a World,
     client: Option<Client>,
-    /// How often a connection was lost.
-    pub(crate) lost: u32,
 }
 
 impl<'a> Patient<'a> {
     pub(crate) fn new(world: &'a World) -> Self {
-        Self { world, client: None, lost: 0 }
+        Self { world, client: None }
     }
 
     /// Asks until there is an answer, whoever gives it.
@@ -35,20 +33,17 @@ impl<'a> Patient<'a> {
             assert!(is_passing(&error), "{} was answered with {error:?}", M::NAME);
             assert!(Instant::now() < until, "{} is not answered: {error:?}", M::NAME);
             self.client = None;
-            self.lost += 1;
             // Somebody else may be starting the next daemon just now.
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     fn try_call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
-        if self.client.is_none() {
-            self.client = Some(Client::connect_or_start(&self.world.places(), self.world.program())?);
-        }
-        match &mut self.client {
-            Some(client) => client.call_by::<M>(params, Some(Instant::now() + LONG)),
-            None => Err(ClientError::Closed),
-        }
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => connect(self.world)?,
+        };
+        self.client.insert(client).call_by::<M>(params, Some(Instant::now() + LONG))
     }
 
     #[track_caller]
@@ -113,13 +108,23 @@ impl<'a> Patient<'a> {
     }
 }
 
+/// Connects; the command starts the daemon where there is none, so that it gets the settings of this world.
+pub(crate) fn connect(world: &World) -> Result<Client, ClientError> {
+    match Client::connect(&world.places()) {
+        Err(error) if error.is_absent() => {
+            let up = world.belay(["up"]);
+            // It may be killed before it is ready, and then it is tried again.
+            assert!(matches!(up.code, Some(0 | 4)), "{up}");
+            Client::connect(&world.places())
+        }
+        other => other,
+    }
+}
+
 /// The daemon is gone, going, or not there yet.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Rpc(error) => error.data.kind == ErrorKind::ShuttingDown,
-        ClientError::StartFailed { stderr, .. } => {
-            stderr.is_empty() || stderr.contains("the daemon died while starting")
-        }
         other => other.is_disconnect() || other.is_absent(),
     }
 }
@@ -130,6 +135,7 @@ pub(crate) struct Dice(u64);
 
 impl Dice {
     /// From `BELAY_TEST_SEED`, or from the clock. The seed is printed, so that a failure can be had again.
+    #[expect(clippy::print_stdout, reason = "it is shown when the test fails")]
     pub(crate) fn thrown(what: &str) -> Self {
         let given = std::env::var("BELAY_TEST_SEED").ok().and_then(|text| text.parse().ok());
         let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() % 1_000_000_007;

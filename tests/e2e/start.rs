@@ -57,9 +57,13 @@ fn a_daemon_that_dies_after_the_record_leaves_the_record_and_no_process() {
     assert_eq!(tasks.len(), 1, "{tasks:?}");
     let task = world.wait_ended(&tasks[0].id);
     let outcome = task.outcome.as_ref().unwrap();
-    // The shim that was to have it left with the daemon, so nobody can say more than this.
-    assert_eq!((task.status, outcome.kind.as_str()), (Status::Lost, "lost"));
-    assert_eq!((outcome.survivors.as_slice(), task.pid, task.output.bytes), (&[][..], None, 0));
+    let error = outcome.error.as_ref().unwrap();
+    // The shim that was to have it left with the daemon, by itself: so it never had it.
+    assert_eq!(
+        (task.status, outcome.kind.as_str(), error.what.as_str()),
+        (Status::Failed, "spawn", "holder")
+    );
+    assert_eq!(error.message, "the daemon died while handing the command over: it was not started");
     assert_eq!(world.events_of(&task.id), ["task.created", "task.ended"]);
     assert_eq!(others(&world), []);
 }
@@ -151,7 +155,9 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
                 }
             }
             Message::Notification(_) => {}
-            Message::Response(response) => answers.push(decode::<TaskStop>(&response.result.unwrap()).unwrap()),
+            Message::Response(response) => {
+                answers.push(decode::<TaskStop>(&response.result.unwrap()).unwrap());
+            }
         }
     }
     for answer in &answers {
@@ -208,7 +214,11 @@ fn every_task_has_its_own_session_group_and_names() {
     }
     assert_ne!(seen[0].sid, seen[1].sid);
 
-    let id = world.run_detached(["sh", "-c", r#"printf '%s %s %s' "$BELAY_TASK" "$BELAY_SESSION" "$BELAY_TOKEN""#]);
+    let id = world.run_detached([
+        "sh",
+        "-c",
+        r#"printf '%s %s %s' "$BELAY_TASK" "$BELAY_SESSION" "$BELAY_TOKEN""#,
+    ]);
     world.wait_ended(&id);
     let said = String::from_utf8(world.logs(&id)).unwrap();
     let words: Vec<&str> = said.split(' ').collect();
@@ -221,7 +231,8 @@ fn every_task_has_its_own_session_group_and_names() {
 fn what_a_task_starts_is_its_child_and_a_wrong_token_is_refused() {
     let world = world();
     let belay = world.program().to_str().unwrap();
-    let outer = world.run_detached(["sh", "-c", r#""$0" run -d --json -- sleep "$1"; sleep "$1""#, belay, FOREVER]);
+    let outer =
+        world.run_detached(["sh", "-c", r#""$0" run -d --json -- sleep "$1"; sleep "$1""#, belay, FOREVER]);
     let said = world.wait_for_output(&outer, "the nested task", |said| said.ends_with(b"\n"));
     let inner: TaskInfo = serde_json::from_slice(&said).unwrap();
     assert_eq!(inner.parent.as_deref(), Some(outer.as_str()));
@@ -238,7 +249,10 @@ fn what_a_task_starts_is_its_child_and_a_wrong_token_is_refused() {
     let mut params = world.start_params(&["sleep", FOREVER]);
     (params.parent, params.parent_token) = (Some(outer), None);
     let error = refused(world.client().call::<TaskStart>(&params));
-    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::NotPermitted, Some("parent_token")));
+    assert_eq!(
+        (error.data.kind, error.data.field.as_deref()),
+        (ErrorKind::NotPermitted, Some("parent_token"))
+    );
     assert_eq!(all_tasks(&world).len(), 2);
 }
 
@@ -294,7 +308,8 @@ fn secrets_in_the_environment_are_nowhere() {
     let (set, inherited) = ("s3cr3t-Kq81-set", "s3cr3t-Zw42-inherited");
     // The task proves that it has them without showing them.
     let script = r#"[ "$A_KEY" = "$(printf 's3cr3t-Kq81-%s' set)" ] && [ "${#B_KEY}" = 21 ] && echo both; exec sleep "$0""#;
-    let args = ["run", "-d", "--token", "x", "--env", &format!("A_KEY={set}"), "--", "sh", "-c", script, FOREVER];
+    let args =
+        ["run", "-d", "--token", "x", "--env", &format!("A_KEY={set}"), "--", "sh", "-c", script, FOREVER];
     let start = |world: &World| {
         world.belay_with(args, |command| {
             command.env("B_KEY", inherited);
@@ -309,9 +324,10 @@ fn secrets_in_the_environment_are_nowhere() {
         command.env("B_KEY", inherited);
     });
     assert_eq!(conflict.code, Some(1), "{conflict}");
-    let failed = world.belay_with(["run", "--env", &format!("A_KEY={set}"), "--", "/no/such/program"], |command| {
-        command.env("B_KEY", inherited);
-    });
+    let failed =
+        world.belay_with(["run", "--env", &format!("A_KEY={set}"), "--", "/no/such/program"], |command| {
+            command.env("B_KEY", inherited);
+        });
     assert_eq!(failed.code, Some(127), "{failed}");
     world.kill_daemon();
     world.belay(["stop", &id]).ok();

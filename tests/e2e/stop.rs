@@ -48,8 +48,7 @@ fn the_levels_come_in_order_and_the_last_is_final() {
 #[test]
 fn each_level_can_be_the_first() {
     let world = world();
-    for (flag, expected) in
-        [("--interrupt", &["SIGINT", "SIGTERM", "SIGKILL"][..]), ("--kill", &["SIGKILL"])]
+    for (flag, expected) in [("--interrupt", &["SIGINT", "SIGTERM", "SIGKILL"][..]), ("--kill", &["SIGKILL"])]
     {
         let id = world.run_detached(["sh", "-c", DEAF]);
         world.wait_for_output(&id, "ready", |said| said == b"ready\n");
@@ -117,7 +116,8 @@ fn the_answer_is_one_of_accepted_already_ended_not_found() {
 
     let said = world.belay(["stop", "--json", "sh-nosuchtask000000"]);
     assert_eq!(said.code, Some(1), "{said}");
-    let expected = json!({ "id": "sh-nosuchtask000000", "result": "not_found", "status": null, "receipt": null });
+    let expected =
+        json!({ "id": "sh-nosuchtask000000", "result": "not_found", "status": null, "receipt": null });
     assert_eq!(said.json::<Value>(), expected);
     // Several at once: each its own answer, and the worst one counts.
     let said = world.belay(["stop", "--json", &id, "sh-nosuchtask000000", &done]);
@@ -212,7 +212,10 @@ fn who_why_how_and_when_are_in_the_outcome_and_in_the_events() {
 
     let outcome = world.get(&id).outcome.unwrap();
     assert_eq!(outcome.kind, "cancelled");
-    assert_eq!((outcome.actor.as_ref(), outcome.reason.as_ref()), (Some(&receipt.actor), receipt.reason.as_ref()));
+    assert_eq!(
+        (outcome.actor.as_ref(), outcome.reason.as_ref()),
+        (Some(&receipt.actor), receipt.reason.as_ref())
+    );
     assert_eq!((outcome.level, outcome.signal), (Some(StopLevel::Interrupt), Some(2)));
     assert_eq!(outcome.receipt.as_ref(), Some(&receipt));
 

@@ -116,7 +116,10 @@ fn a_process_that_may_not_be_killed_is_named() {
     let [sent] = receipt.signals.as_slice() else { panic!("{receipt:?}") };
     assert_eq!((sent.signal.as_str(), sent.refused), ("SIGKILL", 1));
     let outcome = world.inspect(&id).outcome.unwrap();
-    assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("stop_failed", &receipt.survivors[..]));
+    assert_eq!(
+        (outcome.kind.as_str(), outcome.survivors.as_slice()),
+        ("stop_failed", &receipt.survivors[..])
+    );
     assert_eq!(world.belay(["wait", &id]).code, Some(3));
     end(seen.identity);
 }

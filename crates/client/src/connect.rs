@@ -68,7 +68,7 @@ impl Client {
                 Err(error) => error,
             };
             if Instant::now() >= deadline {
-                return Err(error);
+                return Err(cut_off(places, error));
             }
             if error.is_absent() {
                 start_daemon(places, exe, &[])?;
@@ -81,6 +81,17 @@ impl Client {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(250));
         }
+    }
+}
+
+/// Nobody answers, and none can be started, because one is there: somebody has removed its socket.
+fn cut_off(places: &Places, error: ClientError) -> ClientError {
+    let holder = std::fs::read_to_string(places.home.join("daemon.lock")).unwrap_or_default();
+    match holder.trim().parse::<i32>() {
+        Ok(pid) if error.is_absent() && Path::new(&format!("/proc/{pid}")).exists() => {
+            ClientError::CutOff { socket: places.socket(), pid }
+        }
+        _ => error,
     }
 }
 
@@ -113,7 +124,10 @@ pub fn check_runtime_dir(dir: &Path) -> Result<(), ClientError> {
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
             return Err(ClientError::Unreachable { socket: dir.join("daemon.sock"), source });
         }
-        Err(source) => return Err(ClientError::io("look at the runtime directory", source)),
+        Err(source) => {
+            let hint = "is BELAY_HOME a directory, and yours? Name another one, or set BELAY_RUNTIME_DIR";
+            return refuse(&format!("cannot be looked at: {}", source.kind()), hint.to_owned());
+        }
     };
     if meta.is_symlink() {
         return refuse("is a symbolic link", elsewhere());

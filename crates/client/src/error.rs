@@ -11,6 +11,9 @@ pub enum ClientError {
     #[error("no daemon answers at {}", socket.display())]
     Unreachable { socket: PathBuf, source: io::Error },
 
+    #[error("a daemon is running (pid {pid}), and its socket {} is gone", socket.display())]
+    CutOff { socket: PathBuf, pid: i32 },
+
     #[error("the daemon could not be started: {}", said(stderr, status))]
     StartFailed { status: String, stderr: String },
 
@@ -49,6 +52,9 @@ impl ClientError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unreachable { .. } => Some("start it with `belay up`".to_owned()),
+            Self::CutOff { pid, .. } => Some(format!(
+                "kill {pid}: tasks run on, and the next command starts a daemon that adopts them"
+            )),
             Self::StartFailed { .. } => Some("`belay doctor` looks at what a daemon needs".to_owned()),
             Self::Refused { hint, .. } => Some(hint.clone()),
             Self::ForeignPeer { .. } => {

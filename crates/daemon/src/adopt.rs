@@ -198,6 +198,14 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// There is no talking to this shim. A stop of its task is carried out without it.
+    pub(crate) fn give_up_talking(&mut self, id: ShimId) {
+        if let Some(shim) = self.shims.get_mut(&id) {
+            shim.tries = REACH_TRIES + 1;
+        }
+        self.open_doors_when_done();
+    }
+
     /// A stop for a task whose shim cannot be reached: kept for when it can, or carried out without it.
     pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
@@ -212,7 +220,6 @@ impl<W: World> Core<W> {
     fn bury_shim(&mut self, id: ShimId, left: bool) {
         let Some(shim) = self.shims.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
-        let name = shim.name.clone();
         let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
         self.shims.remove(&id);
         if self.end_from_file(&task) {
@@ -225,7 +232,7 @@ impl<W: World> Core<W> {
             return self.end_not_handed_over(&task);
         }
         self.burying += 1;
-        self.actions.push(Action::KillLost(Box::new(LostTask { task, name, shim: process, leader, cgroup })));
+        self.actions.push(Action::KillLost(Box::new(LostTask { task, shim: process, leader, cgroup })));
     }
 
     /// Replays the end file that a shim left when nobody was there to hear it. False if there is none.
@@ -269,6 +276,8 @@ impl<W: World> Core<W> {
     pub(crate) fn open_doors(&mut self) {
         if self.phase == Phase::Adopting {
             self.phase = Phase::Serving;
+            self.remove_leftovers();
+            self.collect_soon();
         }
         if let Some(key) = self.adoption.take() {
             self.disarm(key);

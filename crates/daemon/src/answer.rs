@@ -45,6 +45,8 @@ pub(crate) enum What {
     Start {
         task: String,
         when: AnswerWhen,
+        /// Who waits for the end has been told of the start.
+        told: bool,
     },
     Wait {
         task: String,

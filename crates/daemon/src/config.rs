@@ -11,6 +11,9 @@ pub mod bounds {
     pub const LIVE_TASKS: usize = 10_000;
     /// Beyond it a client is not read from until it has read: others are served meanwhile.
     pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
+    /// What all clients together may have sent of lines that have no end yet; beyond it, whoever sends more of a long one
+    /// is told `busy` and closed.
+    pub const UNFINISHED_BYTES: usize = 32 * 1024 * 1024;
     /// Beyond it a request is refused with `busy`.
     pub const PENDING_PER_CLIENT: usize = 4096;
     pub const FOLLOWS_PER_CLIENT: usize = 256;

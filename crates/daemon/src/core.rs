@@ -1,7 +1,7 @@
 //! The daemon's mind: one event in, a list of actions out. It owns every table of the daemon and does no I/O but the
 //! journal's. `handlers/` answers clients, `life` follows the shims, `pool` and `adopt` find tasks a holder.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use belay_journal::{Batch, Journal};
 use belay_model::{Policy, State};
@@ -30,20 +30,22 @@ pub struct Core<W> {
     pub(crate) started: Moment,
     pub(crate) phase: Phase,
     /// Tasks that have not ended.
-    pub(crate) tasks: HashMap<String, Task>,
-    pub(crate) shims: HashMap<ShimId, Shim>,
+    pub(crate) tasks: BTreeMap<String, Task>,
+    pub(crate) shims: BTreeMap<ShimId, Shim>,
     /// Shims without a task; the one used last is taken first, because it is warm.
     pub(crate) ready: Vec<ShimId>,
     /// Tasks that wait for a shim, in order.
     pub(crate) waiting: VecDeque<String>,
+    /// Tasks whose life went on in the event at hand, and that did not end in it.
+    pub(crate) moved: Vec<String>,
     /// Shims in a row that could not be started or ended before they were ready.
     pub(crate) shim_failures: u32,
     pub(crate) adoption: Option<TimerKey>,
     /// Tasks of dead shims whose trees are being ended.
     pub(crate) burying: usize,
-    pub(crate) clients: HashMap<ClientId, Client>,
-    pub(crate) pending: HashMap<u64, Pending>,
-    pub(crate) follows: HashMap<u64, Follow>,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) follows: BTreeMap<u64, Follow>,
     timers: BTreeMap<(u64, u64), Timer>,
     idle: Option<TimerKey>,
     lazy: Option<TimerKey>,
@@ -149,16 +151,17 @@ impl<W: World> Core<W> {
             now,
             started: now,
             phase: Phase::Adopting,
-            tasks: HashMap::new(),
-            shims: HashMap::new(),
+            tasks: BTreeMap::new(),
+            shims: BTreeMap::new(),
             ready: Vec::new(),
             waiting: VecDeque::new(),
+            moved: Vec::new(),
             shim_failures: 0,
             adoption: None,
             burying: 0,
-            clients: HashMap::new(),
-            pending: HashMap::new(),
-            follows: HashMap::new(),
+            clients: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            follows: BTreeMap::new(),
             timers: BTreeMap::new(),
             idle: None,
             lazy: None,
@@ -193,6 +196,10 @@ impl<W: World> Core<W> {
             Event::ShimSaid { shim, messages } => {
                 for message in messages {
                     self.shim_said(shim, message);
+                }
+                // After all of it: who waits for the end of a short task need not hear first that it began.
+                for task in std::mem::take(&mut self.moved) {
+                    self.answer_started(&task);
                 }
             }
             Event::ShimGone { shim } => self.shim_gone(shim),

@@ -136,8 +136,6 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub struct LostTask {
     pub task: String,
-    /// The name of its shim, whose socket is to be removed.
-    pub name: String,
     pub shim: ProcessId,
     pub leader: Option<ProcessId>,
     pub cgroup: Option<PathBuf>,

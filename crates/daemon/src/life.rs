@@ -42,7 +42,7 @@ impl<W: World> Core<W> {
             let message =
                 format!("the shim of {holds} speaks protocol {}, which this daemon does not", hello.protocol);
             self.notice(message, "run the newer belay: belay down, then any command of the newer one");
-            self.open_doors_when_done();
+            self.give_up_talking(id);
             return;
         }
         if shim.stray {
@@ -52,9 +52,11 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// One event of a life, at its number. Numbers that were seen before say nothing new.
+    /// One event of a life, at its number. Numbers that were seen before say nothing new. A shim that has not noticed yet
+    /// that this is another daemon goes on where it was; it will be greeted and tell the whole life, from its beginning.
     fn life(&mut self, shim: ShimId, item: LifeItem) {
-        let Some(id) = self.shims.get(&shim).and_then(|shim| shim.task.clone()) else { return };
+        let shim = self.shims.get(&shim).filter(|shim| shim.stage != ShimStage::Coming);
+        let Some(id) = shim.and_then(|shim| shim.task.clone()) else { return };
         if item.task == id {
             self.apply_life(&id, item);
         }
@@ -90,7 +92,7 @@ impl<W: World> Core<W> {
         if ended {
             self.finish_task(id);
         } else {
-            self.answer_started(id);
+            self.moved.push(id.to_owned());
         }
     }
 
@@ -107,17 +109,21 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Whoever waited for the start gets the id; whoever waits for the end hears it too.
-    fn answer_started(&mut self, id: &str) {
+    /// Whoever waited for the start gets the id; whoever waits for the end hears it too, once.
+    pub(crate) fn answer_started(&mut self, id: &str) {
         let Some(task) = self.tasks.get(id) else { return };
         if !matches!(task.state, State::Running(_) | State::Stopping(_)) {
             return;
         }
         for pending in task.pending.clone() {
-            let Some(Pending { what: What::Start { when, .. }, caller, .. }) = self.pending.get(&pending)
+            let Some(Pending { what: What::Start { when, told, .. }, caller, .. }) =
+                self.pending.get_mut(&pending)
             else {
                 continue;
             };
+            if std::mem::replace(told, true) {
+                continue;
+            }
             let (when, caller) = (*when, caller.clone());
             let Some(info) = self.live_info(id, false, None) else { return };
             match when {
@@ -135,13 +141,9 @@ impl<W: World> Core<W> {
         self.must_commit = true;
         let Some(task) = self.tasks.remove(id) else { return };
         self.waiting.retain(|waiting| waiting != id);
-        if let Some(shim) = task.shim {
-            self.durable.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
-            self.durable.push(Action::Reach(CrashPoint::AfterAck));
-            if let Some(shim) = self.shims.get_mut(&shim) {
-                shim.task = None;
-                shim.watched = false;
-            }
+        if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
+            shim.task = None;
+            shim.watched = false;
         }
         // Said only when durable: a daemon that dies now says it again, and says the same.
         self.commit_or_retry();
@@ -155,6 +157,18 @@ impl<W: World> Core<W> {
         self.one_of_all_ended(&info);
         for follow in task.follows {
             self.end_follow(follow, info.output.bytes);
+        }
+        if let Some(shim) = task.shim {
+            let ack = [
+                Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } },
+                Action::Reach(CrashPoint::AfterAck),
+            ];
+            // Last, so that who waits is not kept waiting by the shim's making itself new; and never before it is durable.
+            if self.batch.is_empty() {
+                self.actions.extend(ack);
+            } else {
+                self.durable.extend(ack);
+            }
         }
         self.ended_since_gc += 1;
     }
@@ -229,6 +243,10 @@ impl<W: World> Core<W> {
             0 => "its shim was killed; nobody of its tree was found alive".to_owned(),
             n => format!("its shim was killed; {n} processes of its tree were found and killed"),
         };
+        // Only when that is durable: a socket that is gone says that its shim left by itself.
+        let shim = self.tasks.get(id).and_then(|task| task.entry.doc.shim.as_ref());
+        let socket = shim.map(|shim| Action::RemoveSocket { name: shim.name.clone() });
+        self.durable.extend(socket);
         self.lose_task(id, known, survivors);
         self.burying = self.burying.saturating_sub(1);
         self.open_doors_when_done();

@@ -12,16 +12,45 @@ use crate::world::{CrashPoint, World};
 /// How many ends there may be between two looks at the rules.
 const LOOK_EVERY: u32 = 100;
 
+/// How far back the removals of an earlier daemon are looked for: more than one commit holds.
+const LEFTOVER_EVENTS: u64 = 2 * bounds::GC_ITEMS as u64;
+
 impl<W: World> Core<W> {
-    /// Now and then, by itself: after so many ends. An idle daemon does not look.
+    /// Now and then, by itself: when the doors open, and after so many ends. An idle daemon does not look.
     pub(crate) fn collect_now_and_then(&mut self) {
         if self.ended_since_gc < LOOK_EVERY {
             return;
         }
         self.ended_since_gc = 0;
-        if let Err(error) = self.collect_some(false) {
+        if let Err(error) = self.collect_some(false).and_then(|_| self.expire_events()) {
             self.notice(format!("old tasks could not be removed: {error}"), "belay gc tries again");
         }
+    }
+
+    /// The next event brings a look at the rules.
+    pub(crate) fn collect_soon(&mut self) {
+        self.ended_since_gc = LOOK_EVERY;
+    }
+
+    /// Removes what the last removals of a daemon that died may have left: their records went, their directories did not.
+    pub(crate) fn remove_leftovers(&mut self) {
+        let after = self.journal.last_event().saturating_sub(LEFTOVER_EVENTS);
+        let Ok(page) = self.journal.events(after, bounds::LIST_ITEMS) else { return };
+        let removed = page.events.into_iter().filter(|event| event.kind == "task.removed");
+        for id in removed.filter_map(|event| event.task).filter(|id| !self.tasks.contains_key(id)) {
+            self.actions.push(Action::RemoveDir { path: self.config.task_dir(&id) });
+        }
+    }
+
+    /// One bite of the events that the rules no longer keep.
+    fn expire_events(&mut self) -> Result<u64, belay_journal::Error> {
+        let rule = EventRule {
+            now_ms: self.now.wall_ms,
+            max_age_ms: Some(self.config.retention.age_ms),
+            max_count: Some(self.config.retention.events),
+            limit: 10_000,
+        };
+        self.journal.expire_events(&rule)
     }
 
     /// Removes everything that the rules no longer keep: ids, bytes, events.
@@ -30,7 +59,11 @@ impl<W: World> Core<W> {
         all: bool,
         dry_run: bool,
     ) -> Result<(Vec<String>, u64, u64), belay_journal::Error> {
-        self.commit()?;
+        match self.commit() {
+            // A full disk is what a collection is for.
+            Err(belay_journal::Error::Full { .. }) => {}
+            other => other?,
+        }
         let mut removed = Vec::new();
         let mut freed_bytes = 0;
         if dry_run {
@@ -49,16 +82,14 @@ impl<W: World> Core<W> {
             }
             removed.extend(ids);
             freed_bytes += bytes;
+            if !self.batch.is_empty() {
+                // There was no room to record it; there will be.
+                return Ok((removed, freed_bytes, 0));
+            }
         }
         let mut events = 0;
         loop {
-            let rule = EventRule {
-                now_ms: self.now.wall_ms,
-                max_age_ms: Some(self.config.retention.age_ms),
-                max_count: Some(self.config.retention.events),
-                limit: 10_000,
-            };
-            match self.journal.expire_events(&rule)? {
+            match self.expire_events()? {
                 0 => break,
                 n => events += n,
             }
@@ -78,8 +109,22 @@ impl<W: World> Core<W> {
             }
             removed.push(id);
         }
-        self.commit()?;
+        self.commit_removals()?;
         Ok((removed, freed_bytes))
+    }
+
+    /// Makes removals durable. Where the disk has no room even for that, the output goes first and its record follows as
+    /// soon as it can: else nobody could ever free a disk that Belay has filled.
+    pub(crate) fn commit_removals(&mut self) -> Result<(), belay_journal::Error> {
+        match self.commit() {
+            Err(belay_journal::Error::Full { .. }) => {
+                let is_removal = |action: &mut Action| matches!(action, Action::RemoveDir { .. });
+                self.actions.extend(self.durable.extract_if(.., is_removal));
+                self.commit_or_retry();
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     fn task_rule(&self, all: bool, limit: usize) -> TaskRule {

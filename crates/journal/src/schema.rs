@@ -9,7 +9,7 @@ use rusqlite::{Connection, TransactionBehavior};
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Migration n leads from version n to version n + 1.
-pub(crate) const MIGRATIONS: &[&str] = &[V1];
+pub(crate) const MIGRATIONS: &[&str] = &[V1, V2];
 
 /// `task.number` and `event.seq` are the row ids: newest-first lists and replays walk the tables themselves.
 ///
@@ -44,6 +44,9 @@ CREATE TABLE event (
     body    TEXT NOT NULL
 ) STRICT;
 ";
+
+/// No question asks for a session's tasks often enough to pay for an index at every start.
+const V2: &str = "DROP INDEX task_session;";
 
 pub(crate) fn version(conn: &Connection) -> rusqlite::Result<i64> {
     conn.pragma_query_value(None, "user_version", |row| row.get(0))

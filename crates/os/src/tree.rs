@@ -183,6 +183,16 @@ impl Tree {
         round.report()
     }
 
+    /// Kills the cgroup at one blow, and says who was in it. None if there is none, or if it cannot be killed so. It is
+    /// the quickest beginning, and not the end: who is outside, or has lost its first thread, is left to the rounds.
+    pub fn kill_cgroup(&mut self) -> Option<Vec<Pid>> {
+        let cgroup = self.cgroup.as_ref()?;
+        let pids = cgroup.pids().ok()?;
+        self.killed = true;
+        cgroup.kill().ok()?;
+        Some(pids)
+    }
+
     /// One round of killing: the cgroup, the direct children, the process groups, then everybody who is still there.
     /// The caller reaps and repeats it until [`Tree::is_empty`]; no number of rounds is too many, and a tree that
     /// forks meanwhile loses ground with each.

@@ -1,6 +1,8 @@
 //! The one table of the client protocol: every method with its name, parameters and result. The daemon's parser,
 //! the client's calls and the generated schema all come from it.
 
+use std::collections::BTreeMap;
+
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -115,11 +117,29 @@ pub mod notify {
 fn read<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, RpcError> {
     let text = params.map_or("{}", RawValue::get);
     serde_json::from_str(text).map_err(|error| {
-        let message = error.to_string();
-        // serde names the field in backquotes; programs get it without having to read the sentence.
-        let field = message.split('`').nth(1).unwrap_or("params").to_owned();
-        RpcError::invalid(&field, format!("the parameters do not fit: {message}"))
+        let field = field_at_fault(text, &error).unwrap_or_else(|| "params".to_owned());
+        RpcError::invalid(&field, format!("the parameters do not fit: {error}"))
     })
+}
+
+/// The field that an error speaks of: by its name, or by where it happened.
+fn field_at_fault(text: &str, error: &serde_json::Error) -> Option<String> {
+    let message = error.to_string();
+    if ["missing field `", "unknown field `", "duplicate field `"]
+        .iter()
+        .any(|words| message.starts_with(words))
+    {
+        return message.split('`').nth(1).map(str::to_owned);
+    }
+    let lines_before: usize =
+        text.split_inclusive('\n').take(error.line().checked_sub(1)?).map(str::len).sum();
+    let place = lines_before + error.column();
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    let holds = |value: &RawValue| {
+        let start = value.get().as_ptr().addr() - text.as_ptr().addr();
+        (start..=start + value.get().len()).contains(&place)
+    };
+    fields.into_iter().find(|(_, value)| holds(value)).map(|(name, _)| name)
 }
 
 fn unknown(method: &str) -> RpcError {
@@ -127,4 +147,28 @@ fn unknown(method: &str) -> RpcError {
     RpcError::new(ErrorKind::UnknownMethod, format!("there is no method {shown:?}"))
         .field("method")
         .hint(format!("methods: {}", NAMES.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_at_fault_is_named_whatever_is_wrong_with_it() {
+        for (params, field) in [
+            (r"{}", "id"),
+            (r#"{"id": "x", "more": 1}"#, "more"),
+            (r#"{"id": 17}"#, "id"),
+            ("{\n \"id\": \"x\",\n \"level\": \"hard\"}", "level"),
+            (r#"{"id": "x", "grace_ms": -1, "wait": true}"#, "grace_ms"),
+            (r#"{"wait": "yes", "id": "x"}"#, "wait"),
+            (r#"{"id": ["x"]}"#, "id"),
+            (r"[]", "params"),
+            (r"null", "params"),
+        ] {
+            let raw = RawValue::from_string(params.to_owned()).unwrap();
+            let error = Call::parse("task/stop", Some(&raw)).unwrap_err();
+            assert_eq!(error.data.field.as_deref(), Some(field), "{params}: {error}");
+        }
+    }
 }

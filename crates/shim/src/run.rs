@@ -1,10 +1,12 @@
 //! The shim's loop: waits for whatever comes, feeds it to the core, and does what the core says. It decides nothing
 //! about the life of a task.
 
+mod wait;
+
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,8 +20,8 @@ use belay_os::tree::{self, Reaped, Tree};
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
 use belay_protocol::shim::{FromShim, LifeEvent, LifeItem, Now, ProcessId, Start, ToShim};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::wait::Source;
 use crate::core::{Action, Core, Identity, Input, Moment};
 use crate::kill::{self, Killing};
 use crate::link::Link;
@@ -125,17 +127,6 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
     })
 }
 
-/// What a descriptor in the poll set belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Children,
-    Listener,
-    Link,
-    Stream(usize),
-    Stdin,
-    Cgroup,
-}
-
 impl Shim {
     fn serve(&mut self) -> io::Result<()> {
         while !self.leaving {
@@ -160,46 +151,6 @@ impl Shim {
             self.flush()?;
         }
         Ok(())
-    }
-
-    /// Sleeps until something happens or a clock is due, and says what has something to say.
-    fn wait(&self) -> io::Result<Vec<Source>> {
-        let sources = self.sources();
-        let mut set: Vec<PollFd<'_>> =
-            sources.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        let timeout = self.sleep_ms().map(timespec);
-        match poll(&mut set, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let ready = set.iter().zip(&sources).filter(|(fd, _)| !fd.revents().is_empty());
-        Ok(ready.map(|(_, (source, ..))| *source).collect())
-    }
-
-    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
-        let mut sources = vec![
-            (Source::Children, self.children.as_fd(), PollFlags::IN),
-            (Source::Listener, self.listener.as_fd(), PollFlags::IN),
-        ];
-        if let Some(link) = &self.link {
-            let idle = link.is_flushed() || self.hold_until_ms.is_some();
-            let out = if idle { PollFlags::empty() } else { PollFlags::OUT };
-            sources.push((Source::Link, link.as_fd(), PollFlags::IN | out));
-        }
-        if let Some(task) = &self.task {
-            let streams = task.output.streams();
-            sources.extend(streams.map(|(place, fd)| (Source::Stream(place), fd.as_fd(), PollFlags::IN)));
-            sources.extend(task.stdin.wants().map(|fd| (Source::Stdin, fd, PollFlags::OUT)));
-            let cgroup = self.tree.cgroup().filter(|_| task.leader_reaped);
-            sources.extend(cgroup.map(|cgroup| (Source::Cgroup, cgroup.events(), PollFlags::PRI)));
-        }
-        sources
-    }
-
-    fn sleep_ms(&self) -> Option<u64> {
-        let round = self.killing.as_ref().map(|killing| killing.next_round_ms);
-        let next = self.core.next_deadline().into_iter().chain(round).chain(self.hold_until_ms).min()?;
-        Some(next.saturating_sub(monotonic_ms()))
     }
 
     /// Runs the core on one input, and on everything that follows from what it wants done.
@@ -274,8 +225,7 @@ impl Shim {
     fn signal(&mut self, level: Level) -> Option<Input> {
         let leader = self.live_leader();
         if level == Level::Kill {
-            let mut killing = Killing::default();
-            let strike = killing.round(&mut self.tree, leader, monotonic_ms(), false);
+            let (killing, strike) = Killing::begin(&mut self.tree, leader, monotonic_ms());
             self.killing = Some(killing);
             return Some(Input::Signalled(strike));
         }
@@ -318,10 +268,10 @@ impl Shim {
         let now_ms = monotonic_ms();
         let leader = self.live_leader();
         let Some(killing) = &mut self.killing else { return Ok(()) };
-        if !died && now_ms < killing.next_round_ms {
+        if !killing.is_due(now_ms, died) {
             return Ok(());
         }
-        let strike = killing.round(&mut self.tree, leader, now_ms, died);
+        let strike = killing.round(&mut self.tree, leader, now_ms);
         self.feed(Input::Signalled(strike))
     }
 
@@ -430,7 +380,24 @@ impl Shim {
         self.link = None;
         self.link_broken = false;
         self.watched = false;
+        self.keep_reachable();
         self.feed(Input::DaemonGone)
+    }
+
+    /// Makes the socket again if somebody removed it: the next daemon has no other way to us.
+    fn keep_reachable(&mut self) {
+        if self.task.is_none() || self.socket.exists() {
+            return;
+        }
+        if let Some(dir) = self.socket.parent() {
+            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        }
+        if let Ok(listener) = UnixListener::bind(&self.socket).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        }) {
+            self.listener = listener;
+        }
     }
 
     /// Makes everything new for the next task, if nothing of the last one is left; else stays until it is and leaves.
@@ -485,12 +452,5 @@ const fn core_exit(exit: tree::Exit) -> Exit {
     match exit {
         tree::Exit::Code(code) => Exit::Code(code),
         tree::Exit::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
-    }
-}
-
-fn timespec(ms: u64) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(ms % 1000 * 1_000_000).unwrap_or(0),
     }
 }

@@ -33,7 +33,9 @@ impl Output {
     #[track_caller]
     pub fn json_lines<T: DeserializeOwned>(&self) -> Vec<T> {
         let lines = self.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.map(|line| serde_json::from_slice(line).unwrap_or_else(|e| panic!("no JSON ({e}): {self}"))).collect()
+        lines
+            .map(|line| serde_json::from_slice(line).unwrap_or_else(|e| panic!("no JSON ({e}): {self}")))
+            .collect()
     }
 
     /// Standard output without its line end.
@@ -92,7 +94,11 @@ impl Listener {
     /// The last of it, for people.
     fn end(&self) -> String {
         let heard = self.heard();
-        format!("{} bytes, at last {:?}", heard.len(), String::from_utf8_lossy(&heard[heard.len().saturating_sub(400)..]))
+        format!(
+            "{} bytes, at last {:?}",
+            heard.len(),
+            String::from_utf8_lossy(&heard[heard.len().saturating_sub(400)..])
+        )
     }
 }
 
@@ -161,7 +167,9 @@ impl Running {
         self.stdin = None;
         let status = wait_until("the end of a command", limit, || {
             let ended = self.child.try_wait().unwrap();
-            ended.ok_or_else(|| format!("it runs; stdout: {}; stderr: {}", self.stdout.end(), self.stderr.end()))
+            ended.ok_or_else(|| {
+                format!("it runs; stdout: {}; stderr: {}", self.stdout.end(), self.stderr.end())
+            })
         });
         wait_until("the end of its pipes", LONG, || {
             let open = !self.stdout.thread.is_finished() || !self.stderr.thread.is_finished();

@@ -14,6 +14,7 @@ mod building;
 mod command;
 mod examples;
 mod look;
+pub mod sim;
 mod wait;
 mod world;
 

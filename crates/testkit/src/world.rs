@@ -162,13 +162,11 @@ impl World {
     pub fn client(&self) -> Client {
         assert_eq!(self.user, None, "a daemon of another user does not talk to us");
         // The daemon must get the settings of this world, so the command starts it.
-        match Client::connect(&self.places()) {
-            Ok(client) => client,
-            Err(_) => {
-                self.belay(["up"]).ok();
-                Client::connect(&self.places()).unwrap()
-            }
+        if let Ok(client) = Client::connect(&self.places()) {
+            return client;
         }
+        self.belay(["up"]).ok();
+        Client::connect(&self.places()).unwrap()
     }
 
     /// What a start needs, for the caller to change: the command, and nothing of our environment but this world's mark.
@@ -330,12 +328,13 @@ impl World {
     /// Ends everything and says who did not go. Called when a world is dropped.
     fn close(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        if self.everybody().is_empty() {
+        if self.everybody().is_empty() && !self.home.join("journal.db").exists() {
             return wrong;
         }
         // A daemon that was killed is followed by one that knows its tasks.
         let up = self.belay(["up", "--json"]);
-        let cgroup = serde_json::from_slice::<StatusResult>(&up.stdout).ok().and_then(|up| up.containment.cgroup);
+        let cgroup =
+            serde_json::from_slice::<StatusResult>(&up.stdout).ok().and_then(|up| up.containment.cgroup);
         let down = self.belay(["down", "--stop-tasks", "--grace", "200ms"]);
         if up.code != Some(0) || down.code != Some(0) {
             wrong.push(format!("the end of the daemon: up: {up}; down: {down}"));

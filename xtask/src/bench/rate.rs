@@ -22,7 +22,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         clients.push(world.connect()?);
     }
     let ours = || both(&mut clients, client_tasks);
-    let theirs = || both(&mut [(), ()], |_| (0..EACH).try_for_each(|_| bare().map(drop)));
+    let theirs = || both(&mut [(), ()], |()| (0..EACH).try_for_each(|_| bare().map(drop)));
     let [ours, theirs] = compare(ROUNDS, 1, [Box::new(ours), Box::new(theirs)])?;
     let rates = [ours, theirs].map(|took| per_second(CLIENTS * EACH, took));
     let shown = |rate: f64, who: &str| (format!("{who}{rate:.0}/s"), rate);

@@ -46,13 +46,19 @@ struct Row {
     met: Option<bool>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Report {
     rows: Vec<Row>,
     notes: Vec<String>,
+    /// Whether something else was running when it began.
+    company: String,
 }
 
 impl Report {
+    pub(crate) fn begin() -> Self {
+        Self { rows: Vec::new(), notes: Vec::new(), company: company() }
+    }
+
     /// Ours against theirs; the figure is how many times as long ours takes.
     pub(crate) fn times(
         &mut self,
@@ -113,7 +119,7 @@ impl Report {
         figure: f64,
         target: Target,
     ) {
-        let (figure, met, target) = (format!("{figure:.2}"), target.met(figure), target.shown());
+        let (figure, met, target) = (shown_ratio(figure), target.met(figure), target.shown());
         self.rows.push(Row { work, what: what.to_owned(), measured, against, figure, target, met });
     }
 
@@ -142,21 +148,29 @@ impl Report {
 
     pub(crate) fn write(&self) -> Outcome {
         let path = root().join(PAGE);
-        let page = format!("{HEAD}{}\n\n{}\n", machine(), self.table());
+        let page = format!("{HEAD}{}\n\n{}\n", self.machine(), self.table());
         std::fs::write(&path, page)?;
         println!("\nwritten: {}", shown(&path));
         Ok(())
     }
 
+    fn machine(&self) -> String {
+        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        // The numbers alone: what follows them is the name that somebody gave to a build.
+        let kernel: String = kernel.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        let kernel = kernel.trim_end_matches('.');
+        format!("Measured with {cores} cores, Linux {kernel}. {}", self.company)
+    }
+
     /// A missed target is no failure of the tool, but it is said last.
-    pub(crate) fn verdict(&self) -> Outcome {
+    pub(crate) fn verdict(&self) {
         let missed: Vec<&str> =
             self.rows.iter().filter(|row| row.met == Some(false)).map(|row| row.what.as_str()).collect();
         match missed.as_slice() {
             [] => println!("every target met"),
             missed => println!("missed: {}", missed.join("; ")),
         }
-        Ok(())
     }
 }
 
@@ -172,12 +186,19 @@ and `wait` by the measuring process itself, which captures nothing, records noth
 
 ";
 
-fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // The numbers alone: what follows them is the name that somebody gave to a build.
-    let kernel: String = kernel.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-    format!("Measured with {cores} cores, Linux {}.", kernel.trim_end_matches('.'))
+/// Figures that were taken while others worked say so.
+fn company() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
+    if load < 0.5 {
+        "Nothing else was running.".to_owned()
+    } else {
+        format!("Other work was running: the load was {load:.1} when it began.")
+    }
+}
+
+fn shown_ratio(ratio: f64) -> String {
+    if ratio < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") }
 }
 
 pub(crate) fn shown_time(time: Duration) -> String {

@@ -66,7 +66,6 @@ fn advance(state: In, rest: &[char], before: Option<char>) -> (In, usize) {
             raw_start(rest).map_or((In::Code, 1), |(hashes, length)| (In::RawText(hashes), length))
         }
         In::Code if starts("'") => (In::Code, char_length(rest)),
-        In::Code | In::LineComment => (state, 1),
         In::BlockComment(depth) if starts("/*") => (In::BlockComment(depth + 1), 2),
         In::BlockComment(1) if starts("*/") => (In::Code, 2),
         In::BlockComment(depth) if starts("*/") => (In::BlockComment(depth - 1), 2),
@@ -77,7 +76,7 @@ fn advance(state: In, rest: &[char], before: Option<char>) -> (In, usize) {
         {
             (In::Code, 1 + hashes)
         }
-        In::BlockComment(_) | In::Text | In::RawText(_) => (state, 1),
+        In::Code | In::LineComment | In::BlockComment(_) | In::Text | In::RawText(_) => (state, 1),
     }
 }
 

@@ -11,6 +11,9 @@ const MAX_LINES: usize = 500;
 /// How far above an `unsafe` its reason may begin.
 const SAFETY_WITHIN: usize = 8;
 
+/// How far above a sleep the deadline of its loop may be looked at.
+const DEADLINE_WITHIN: usize = 15;
+
 /// Places that exist on one machine only. In two pieces, or this line would be a finding.
 const PRIVATE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
@@ -116,21 +119,23 @@ impl Source {
         }
     }
 
-    /// In tests there is no sleeping but in the one helper that waits for a level.
+    /// In tests nobody sleeps and hopes: a sleep belongs to a wait that looks again until a deadline, or says why.
     fn check_sleep(&self, findings: &mut Findings) {
+        if shown(&self.path).contains("/examples/") {
+            return;
+        }
         let product: Vec<&str> = self.product.lines().collect();
-        let mut function = "";
-        for (at, line) in self.parts.code.lines().enumerate() {
-            if let Some((_, name)) = line.split_once("fn ") {
-                function = name;
-            }
+        let code: Vec<&str> = self.parts.code.lines().collect();
+        let comments: Vec<&str> = self.parts.comments.lines().collect();
+        for (at, _) in code.iter().enumerate().filter(|(_, line)| line.contains("thread::sleep")) {
             let in_product = product.get(at).is_some_and(|kept| !kept.is_empty());
-            if line.contains("thread::sleep") && !in_product && !function.starts_with("wait_until") {
-                findings.at(
-                    &self.path,
-                    at + 1,
-                    "no sleeping in tests: wait for what you mean with `wait_until`",
-                );
+            let near = at.saturating_sub(DEADLINE_WITHIN)..=at;
+            let waits = code[near.clone()].iter().any(|line| line.contains("Instant::now()"));
+            let named = code[near].iter().any(|line| line.contains("fn wait_until"));
+            let says = comments[..=at].iter().rev().take(3).any(|line| line.contains("Sleeps because"));
+            if !in_product && !waits && !named && !says {
+                let what = "no sleeping in tests: wait for what you mean with `wait_until`, or say `// Sleeps because …`";
+                findings.at(&self.path, at + 1, what);
             }
         }
     }
@@ -225,6 +230,8 @@ mod tests {
             ("crates/x/src/a.rs", "//! A.\n#[cfg(test)]\nmod tests {\n fn a() { b.unwrap() }\n}\n"),
             ("crates/x/tests/a.rs", "//! A.\nfn wait_until() { thread::sleep(b) }\n"),
             ("crates/x/src/a.rs", "//! A.\nfn a() { thread::sleep(b) }\n"),
+            ("crates/x/tests/a.rs", "//! A.\nwhile Instant::now() < until {\nthread::sleep(b);\n}\n"),
+            ("crates/x/tests/a.rs", "//! A.\n// Sleeps because it rolls dice.\nthread::sleep(b);\n"),
         ] {
             assert_eq!(findings(path, text), Vec::<String>::new(), "{text:?}");
         }

@@ -184,10 +184,13 @@ impl<W: World> Core<W> {
                 self.stop_unreachable(shim, order.to_wire());
             }
             (Some(shim), _) => {
-                // Behind the start on the same connection, and never before its record is durable.
-                self.durable.push(Action::ToShim { shim, message: ToShim::Stop { order: order.to_wire() } });
-                self.durable.push(Action::Reach(CrashPoint::AfterStopSent));
-                self.must_commit = true;
+                // Behind a start that waits for its record to be durable. Otherwise at once: a full disk stops no stop.
+                let is_to_it =
+                    |action: &Action| matches!(action, Action::ToShim { shim: to, .. } if *to == shim);
+                let waits = self.durable.iter().any(is_to_it);
+                let way = if waits { &mut self.durable } else { &mut self.actions };
+                way.push(Action::ToShim { shim, message: ToShim::Stop { order: order.to_wire() } });
+                way.push(Action::Reach(CrashPoint::AfterStopSent));
             }
             // Its shim is gone and its tree is being dealt with: that is its end, and the answer waits for it.
             (None, _) => {}
@@ -243,7 +246,7 @@ impl<W: World> Core<W> {
             return self.fail(caller, error.hint(format!("stop it first: belay stop {}", entry.id)));
         }
         let freed_bytes = self.forget(&entry);
-        match self.commit() {
+        match self.commit_removals() {
             Ok(()) => self.reply(caller, &RemoveResult { id: entry.id, freed_bytes }),
             Err(error) => self.fail(caller, journal_error(&error)),
         }

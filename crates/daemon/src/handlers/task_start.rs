@@ -77,7 +77,7 @@ impl<W: World> Core<W> {
         }
         self.follow_start(caller, &params, &id);
         let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
-        self.promise(caller.clone(), What::Start { task: id, when: params.answer }, within);
+        self.promise(caller.clone(), What::Start { task: id, when: params.answer, told: false }, within);
         Ok(())
     }
 
@@ -156,7 +156,9 @@ impl<W: World> Core<W> {
             }
             Some(_) => {
                 let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
-                self.promise(caller.clone(), What::Start { task: id, when: params.answer }, within);
+                let what = What::Start { task: id.clone(), when: params.answer, told: false };
+                self.promise(caller.clone(), what, within);
+                self.answer_started(&id);
             }
         }
         Ok(())

@@ -34,6 +34,7 @@ pub(crate) fn claim(home: &Path, runtime_dir: &Path) -> Result<Option<Claim>, Di
     make_private("the home", home, belay_protocol::vars::HOME, false)?;
     let Some(home_lock) = lock("the home", &home.join("daemon.lock"))? else { return Ok(None) };
     make_private("the runtime directory", runtime_dir, belay_protocol::vars::RUNTIME_DIR, true)?;
+    check_above(runtime_dir)?;
     let runtime_lock = lock("the runtime directory", &runtime_dir.join("daemon.lock"))?;
     let Some(runtime_lock) = runtime_lock else {
         return Err(DirError::Shared { path: runtime_dir.to_owned() });
@@ -70,6 +71,19 @@ fn make_private(
         return Err(DirError::Open { what, path: path.to_owned(), mode });
     }
     Ok(())
+}
+
+/// Whoever owns the directory above could put another one in the place of ours.
+fn check_above(runtime_dir: &Path) -> Result<(), DirError> {
+    let what = "the directory above the runtime directory,";
+    let Some(above) = runtime_dir.parent() else { return Ok(()) };
+    let meta = fs::metadata(above).map_err(|source| DirError::Io { what, path: above.to_owned(), source })?;
+    let own = rustix::process::getuid().as_raw();
+    if meta.uid() == own || meta.uid() == 0 {
+        return Ok(());
+    }
+    let variable = belay_protocol::vars::RUNTIME_DIR;
+    Err(DirError::Owner { what, path: above.to_owned(), owner: meta.uid(), own, variable })
 }
 
 fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {

@@ -47,7 +47,10 @@ impl World for RealWorld {
     }
 
     fn is_shim_alive(&self, process: ProcessId) -> bool {
-        process::is_alive(process::Identity { pid: process.pid, start_ticks: process.start_ticks })
+        let identity = process::Identity { pid: process.pid, start_ticks: process.start_ticks };
+        // With no descriptor left nothing can be read; what is there and cannot be read must not be taken for dead.
+        let there = || Path::new("/proc").join(process.pid.to_string()).exists();
+        process::is_alive(identity) || (process::identity(process.pid).is_none() && there())
     }
 
     fn shim_names(&self, runtime_dir: &Path) -> Vec<String> {

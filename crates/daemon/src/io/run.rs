@@ -52,6 +52,8 @@ pub(crate) struct Hub {
     pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
     pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
     pub(crate) recipe: ShimRecipe,
+    /// What clients have sent of lines that have no end yet.
+    pub(crate) unfinished_bytes: Cell<usize>,
     timer: Notify,
     serving: Notify,
     exit: Notify,
@@ -67,6 +69,7 @@ impl Hub {
             clients: RefCell::default(),
             shims: RefCell::default(),
             recipe,
+            unfinished_bytes: Cell::new(0),
             timer: Notify::new(),
             serving: Notify::new(),
             exit: Notify::new(),

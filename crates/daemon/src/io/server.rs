@@ -1,5 +1,6 @@
 //! Clients at the door: who may come in, reading their lines, and never letting one of them hurt another.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use belay_protocol::MAX_REQUEST_BYTES;
@@ -71,6 +72,7 @@ fn error_line(error: &RpcError) -> Vec<u8> {
 /// Reads lines until the client leaves, says too much at once, or is told to go.
 async fn listen(hub: &Rc<Hub>, client: ClientId, outbox: &Outbox) {
     let mut buffer: Vec<u8> = Vec::new();
+    let mut unfinished = Unfinished { total: &hub.unfinished_bytes, own: 0 };
     let mut scanned = 0;
     loop {
         // A client that does not read its answers is not asked for more questions.
@@ -89,12 +91,41 @@ async fn listen(hub: &Rc<Hub>, client: ClientId, outbox: &Outbox) {
             Err(_) => return,
         }
         scanned = take_lines(hub, client, outbox, &mut buffer, scanned).await;
-        if buffer.len() > MAX_REQUEST_BYTES {
-            let message = format!("a request is at most {MAX_REQUEST_BYTES} bytes long, on one line");
-            outbox.push(error_line(&RpcError::new(ErrorKind::TooLarge, message)));
+        unfinished.set(buffer.len());
+        if let Some(error) = too_much(buffer.len(), hub.unfinished_bytes.get()) {
+            outbox.push(error_line(&error));
             outbox.close();
             return;
         }
+    }
+}
+
+fn too_much(line: usize, all: usize) -> Option<RpcError> {
+    if line > MAX_REQUEST_BYTES {
+        let message = format!("a request is at most {MAX_REQUEST_BYTES} bytes long, on one line");
+        return Some(RpcError::new(ErrorKind::TooLarge, message));
+    }
+    let message = "other clients are sending long requests that have no end yet";
+    (all > bounds::UNFINISHED_BYTES && line > READ_BYTES)
+        .then(|| RpcError::new(ErrorKind::Busy, message).hint("try again later"))
+}
+
+/// What one client has sent of a line that has no end yet, as a part of what all have.
+struct Unfinished<'a> {
+    total: &'a Cell<usize>,
+    own: usize,
+}
+
+impl Unfinished<'_> {
+    fn set(&mut self, bytes: usize) {
+        self.total.set(self.total.get() - self.own + bytes);
+        self.own = bytes;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 

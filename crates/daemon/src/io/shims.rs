@@ -149,7 +149,6 @@ pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
         let task = lost.task.clone();
-        let _ = std::fs::remove_file(hub.recipe.socket(&lost.name));
         let killed = tokio::task::spawn_blocking(move || find_and_kill(&lost, &known, &shim_words)).await;
         let (found, survivors) = killed.unwrap_or_default();
         hub.dispatch(Event::LostKilled { task, found, survivors });

@@ -130,7 +130,8 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     let mut core =
         Core::new(RealWorld { crash_at }, config, journal, now()).map_err(|error| explain(&error))?;
     for notice in notices {
-        core.notice(notice.what, "");
+        let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
+        core.notice(notice.what, hint.as_deref().unwrap_or_default());
     }
     let socket = runtime_dir.join("daemon.sock");
     let listener =

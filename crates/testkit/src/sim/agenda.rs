@@ -79,6 +79,7 @@ impl Agenda {
     }
 
     pub(crate) fn take_due(&mut self, now_ms: u64) -> Option<Job> {
-        self.jobs.first_entry().filter(|entry| entry.key().0 <= now_ms).map(|entry| entry.remove())
+        let first = self.jobs.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
+        Some(first.remove())
     }
 }

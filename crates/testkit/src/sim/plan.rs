@@ -1,6 +1,6 @@
 //! What a run is made of: how often which fault happens, how many clients do how much, and how commands behave.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use belay_daemon::config::{Config, Retention};
@@ -58,7 +58,7 @@ impl Plan {
             Scenario::Random => Self {
                 scenario,
                 clients: rng.between(1, 3),
-                wants: rng.between(3, 10),
+                wants: rng.between(4, 14),
                 crash_once_in: rng.pick(&[0, 500, 100, 100, 40]),
                 shim_kills: rng.pick(&[0, 0, 1, 2]),
                 clock_jumps: rng.below(3),
@@ -67,15 +67,16 @@ impl Plan {
                 blocked_percent: rng.pick(&[0, 0, 20]),
                 spawn_fails_percent: rng.pick(&[0, 10]),
                 untouchable_percent: rng.pick(&[0, 0, 25]),
-                idle_exit_ms: rng.pick(&[None, None, Some(1), Some(500), Some(600_000)]),
+                idle_exit_ms: rng.pick(&[None, None, Some(400), Some(900), Some(600_000)]),
             },
         }
     }
 
-    pub(crate) fn config(&self, dir: &Path) -> Config {
+    /// The home has a fixed name, so that two runs of one seed say the same: only the journal is on a real disk.
+    pub(crate) fn config(&self) -> Config {
         Config {
-            home: dir.to_owned(),
-            runtime_dir: dir.to_owned(),
+            home: PathBuf::from("/simulated/home"),
+            runtime_dir: PathBuf::from("/simulated/runtime"),
             idle_exit: self.idle_exit_ms.map(Duration::from_millis),
             retention: Retention::default(),
             containment: ContainmentInfo {

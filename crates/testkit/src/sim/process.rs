@@ -58,7 +58,9 @@ impl Process {
         };
         match reaction {
             Reaction::Ignores => None,
-            Reaction::Dies => Some((rng.pick(&[0, 0, 0, 1, 4, 60]), Exit::Signal { signal, core_dumped: false })),
+            Reaction::Dies => {
+                Some((rng.pick(&[0, 0, 0, 1, 4, 60]), Exit::Signal { signal, core_dumped: false }))
+            }
             Reaction::Exits { code, after_ms } => Some((after_ms, Exit::Code(code))),
         }
     }
@@ -158,7 +160,9 @@ impl Pids {
     fn random(&mut self, rng: &mut Rng, is_leader: bool) -> Process {
         let mut reaction = || match rng.below(4) {
             0 => Reaction::Ignores,
-            1 => Reaction::Exits { code: rng.pick(&[0, 1, 130, 143]), after_ms: rng.pick(&[0, 2, 300, 9_000]) },
+            1 => {
+                Reaction::Exits { code: rng.pick(&[0, 1, 130, 143]), after_ms: rng.pick(&[0, 2, 300, 9_000]) }
+            }
             _ => Reaction::Dies,
         };
         let (on_int, on_term) = (reaction(), reaction());

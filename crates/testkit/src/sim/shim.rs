@@ -29,6 +29,7 @@ pub(crate) struct Shim {
     pub(crate) lingers: bool,
     leaves: bool,
     pub(crate) is_gone: bool,
+    pub(crate) was_killed: bool,
 }
 
 impl Shim {
@@ -43,6 +44,7 @@ impl Sim {
         let process = ProcessId { pid, start_ticks };
         let identity = Identity { name: name.to_owned(), version: "sim".to_owned(), process, cgroup: None };
         self.machine.shims.borrow_mut().insert((pid, start_ticks));
+        self.machine.sockets.borrow_mut().insert(name.to_owned());
         self.shims.push(Shim {
             name: name.to_owned(),
             process,
@@ -56,6 +58,7 @@ impl Sim {
             lingers: false,
             leaves: false,
             is_gone: false,
+            was_killed: false,
         });
         self.shims.len() - 1
     }
@@ -80,7 +83,7 @@ impl Sim {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             if !matches!(input, Input::Tick) {
-                self.note(&format!("shim {shim}"), &format!("<- {input:?}"));
+                self.note(format_args!("shim {shim}"), format_args!("<- {input:?}"));
             }
             for action in self.shims[shim].core.handle(now, input) {
                 inputs.extend(self.shim_does(shim, action)?);
@@ -124,11 +127,13 @@ impl Sim {
             }
             Action::WriteEndFile(end) => {
                 let full = self.rng.percent(self.plan.disk_full_percent);
-                self.note(&format!("shim {shim}"), if full { "the disk is full" } else { "writes the end file" });
+                self.note(
+                    format_args!("shim {shim}"),
+                    if full { "the disk is full" } else { "writes the end file" },
+                );
                 if !full {
                     let bytes = serde_json::to_vec(&end).map_err(|error| error.to_string())?;
                     self.machine.end_files.borrow_mut().insert(self.shims[shim].dir.clone(), bytes);
-                    self.end_told(&end.task);
                 }
                 Ok(Some(Input::EndFileWritten(!full)))
             }
@@ -148,20 +153,9 @@ impl Sim {
         self.tasks.get_mut(&id)
     }
 
-    fn end_told(&mut self, task: &str) {
-        if let Some(truth) = self.tasks.get_mut(task) {
-            truth.end_told = true;
-        }
-    }
-
     pub(crate) fn say(&mut self, shim: usize, message: FromShim) {
-        if let FromShim::Life(item) = &message
-            && item.end.is_some()
-        {
-            self.end_told(&item.task.clone());
-        }
         let Some(link) = self.shims[shim].link else { return };
-        self.note(&format!("shim {shim}"), &format!("-> {message:?}"));
+        self.note(format_args!("shim {shim}"), format_args!("-> {message:?}"));
         self.send_up(link, Packet::Message(message));
     }
 
@@ -204,7 +198,7 @@ impl Sim {
         }
         let now = self.mono_ms;
         if level == Level::Kill {
-            self.shims[shim].killing_ms = Some(now + self.rng.between(1, 20));
+            self.shims[shim].killing_ms = Some(now + self.rng.pick(&[1, 20, 400, 900]));
         }
         let id = self.shims[shim].holds.clone()?;
         let truth = self.tasks.get_mut(&id)?;
@@ -390,8 +384,9 @@ impl Sim {
 
     /// It ends by itself: the connection closes first, then it is out of the process table.
     fn shim_leaves(&mut self, shim: usize) {
-        self.note(&format!("shim {shim}"), "leaves");
+        self.note(format_args!("shim {shim}"), "leaves");
         self.shims[shim].is_gone = true;
+        self.machine.sockets.borrow_mut().remove(&self.shims[shim].name);
         self.close_from_shim(shim);
         let at = self.mono_ms + self.rng.below(3);
         self.agenda.add(at, &mut self.rng, Job::ShimEnds { shim });
@@ -408,13 +403,11 @@ impl Sim {
         if self.shims[shim].is_gone {
             return;
         }
-        self.note(&format!("shim {shim}"), "is killed");
+        self.note(format_args!("shim {shim}"), "is killed");
         self.shims[shim].is_gone = true;
+        self.shims[shim].was_killed = true;
         self.close_from_shim(shim);
         self.shim_ends(shim);
-        if let Some(truth) = self.held(shim) {
-            truth.shim_killed = true;
-        }
     }
 
     /// Ends what is left of a tree whose shim is gone.

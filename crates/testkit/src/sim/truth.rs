@@ -34,11 +34,7 @@ pub(crate) struct Truth {
     pub(crate) stop_asked: bool,
     pub(crate) cause: Option<(Cause, u64)>,
     pub(crate) named: Vec<i32>,
-    /// Its shim was killed, or left without ever having had the task.
     pub(crate) shim_killed: bool,
-    pub(crate) shim_left_idle: bool,
-    /// The shim has told the end: to a daemon, or to the disk.
-    pub(crate) end_told: bool,
     pub(crate) record: Record,
 }
 
@@ -101,7 +97,10 @@ impl Truth {
                 let place = CLOCKS.iter().position(|known| known == clock);
                 match place.and_then(|place| self.due[place]) {
                     Some(due) if now_ms >= due && now_ms <= due + LAG_MS => Ok(()),
-                    due => Err(format!("the {} clock ({limit_ms} ms) rang at {now_ms}, due {due:?}", clock.name())),
+                    due => Err(format!(
+                        "the {} clock ({limit_ms} ms) rang at {now_ms}, due {due:?}",
+                        clock.name()
+                    )),
                 }
             }
             Cause::Budget { budget, .. } => Err(format!("there is no budget, but {budget} ran out")),
@@ -112,14 +111,20 @@ impl Truth {
     pub(crate) fn on_time(&self, now_ms: u64) -> Checked {
         match &self.cause {
             None => match self.due.iter().flatten().min() {
-                Some(due) if now_ms > due + LAG_MS => Err(format!("a clock was due at {due} and did not ring")),
+                Some(due) if now_ms > due + LAG_MS => {
+                    Err(format!("a clock was due at {due} and did not ring"))
+                }
                 _ => Ok(()),
             },
             Some((_, began_ms)) => {
                 let asked = self.orders.iter().filter_map(|order| order.grace_ms);
                 let grace = asked.chain([self.clocks.grace_ms]).max().unwrap_or(0);
                 let bound = began_ms + 3 * grace + self.clocks.kill_ms + LAG_MS;
-                if now_ms > bound { Err(format!("a stop of {began_ms} goes on after {bound}")) } else { Ok(()) }
+                if now_ms > bound {
+                    Err(format!("a stop of {began_ms} goes on after {bound}"))
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -128,8 +133,9 @@ impl Truth {
     pub(crate) fn judge(&self, end: &End) -> Checked {
         let true_end = match end {
             End::Lost { survivors, .. } => {
-                let alive = self.alive().all(|process| survivors.iter().any(|named| named.pid == process.pid));
-                (self.shim_killed || (self.shim_left_idle && self.spawned_ms.is_none())) && alive
+                let alive =
+                    self.alive().all(|process| survivors.iter().any(|named| named.pid == process.pid));
+                self.shim_killed && alive
             }
             End::Spawn { error } => {
                 let failed = self.failure.as_ref().is_some_and(|failure| failure.to_wire() == *error);

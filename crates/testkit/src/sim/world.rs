@@ -49,6 +49,8 @@ pub(crate) struct Machine {
     /// Shims in the process table, and who is below each.
     pub(crate) shims: RefCell<BTreeSet<(i32, u64)>>,
     pub(crate) below: RefCell<BTreeMap<i32, Vec<ProcessInfo>>>,
+    /// The sockets of shims, by name: taken away by a shim that leaves, left behind by one that is killed.
+    pub(crate) sockets: RefCell<BTreeSet<String>>,
     /// The disk: end files as they were written, by the directory they are in.
     pub(crate) end_files: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
     /// A real directory with nothing in it: no task here keeps output on disk.
@@ -90,6 +92,10 @@ impl World for SimWorld {
 
     fn is_shim_alive(&self, process: ProcessId) -> bool {
         self.0.shims.borrow().contains(&(process.pid, process.start_ticks))
+    }
+
+    fn shim_names(&self, _: &Path) -> Vec<String> {
+        self.0.sockets.borrow().iter().cloned().collect()
     }
 
     fn find_program(&self, name: &str, _: &[u8]) -> Option<PathBuf> {

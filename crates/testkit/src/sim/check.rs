@@ -1,0 +1,248 @@
+//! Watches the journal while the daemon writes it, through a connection of its own: it sees what is durable and nothing
+//! else. Every rule about the record is checked here, after every step.
+
+use std::collections::BTreeMap;
+
+use belay_journal::{EventRow, Journal, TaskRow};
+use belay_protocol::life::End;
+use belay_protocol::shim::EndRecord;
+use belay_record::convert::outcome_info;
+use serde_json::Value;
+
+use super::truth::Truth;
+use super::{Checked, Sim};
+
+#[derive(Debug)]
+pub(crate) struct Observer {
+    journal: Journal,
+    seen: u64,
+    /// The task that has each token.
+    pub(crate) tokens: BTreeMap<String, String>,
+    /// How each ended task looks to clients.
+    pub(crate) outcomes: BTreeMap<String, Value>,
+}
+
+impl Observer {
+    pub(crate) const fn seen(&self) -> u64 {
+        self.seen
+    }
+}
+
+const PAGE: usize = 1_000;
+
+impl Sim {
+    pub(crate) fn open_observer(&mut self) -> Checked {
+        if self.observer.is_none() {
+            let opened = Journal::open(self.dir.path()).map_err(|error| error.to_string())?;
+            self.observer = Some(Observer {
+                journal: opened.journal,
+                seen: 0,
+                tokens: BTreeMap::new(),
+                outcomes: BTreeMap::new(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads what has become durable since the last look.
+    pub(crate) fn observe(&mut self) -> Checked {
+        loop {
+            let Some(observer) = &self.observer else { return Ok(()) };
+            let page = observer.journal.events(observer.seen, PAGE).map_err(|error| error.to_string())?;
+            if page.events.is_empty() {
+                return Ok(());
+            }
+            for event in page.events {
+                self.check_event(&event).map_err(|fault| format!("event {}: {fault}", event.seq))?;
+            }
+        }
+    }
+
+    fn check_event(&mut self, event: &EventRow) -> Checked {
+        let Some(observer) = &mut self.observer else { return Ok(()) };
+        if event.seq != observer.seen + 1 {
+            return Err(format!("it follows {}", observer.seen));
+        }
+        observer.seen = event.seq;
+        let Some(id) = &event.task else { return Ok(()) };
+        if event.kind == "task.created" {
+            return self.check_created(id);
+        }
+        let Some(truth) = self.tasks.get_mut(id) else { return Err(format!("{id} was never created")) };
+        let record = &mut truth.record;
+        if record.removed || (record.end.is_some() && event.kind != "task.removed") {
+            return Err(format!("{} of {id} after its end", event.kind));
+        }
+        match event.kind.as_str() {
+            "task.started" => record.started += 1,
+            "task.leader_exited" => record.leader_exited += 1,
+            "task.ended" => return self.check_ended(id, event),
+            "task.removed" if record.end.is_none() => return Err(format!("{id} was removed alive")),
+            "task.removed" => {
+                record.removed = true;
+                observer.tokens.retain(|_, owner| owner != id);
+            }
+            "task.stopping" | "task.adopted" => {}
+            kind => return Err(format!("there is no {kind}")),
+        }
+        if record.started > 1 || record.leader_exited > 1 {
+            return Err(format!("{} of {id} for the second time", event.kind));
+        }
+        Ok(())
+    }
+
+    fn check_created(&mut self, id: &str) -> Checked {
+        if self.tasks.contains_key(id) {
+            return Err(format!("{id} was created twice"));
+        }
+        let row = self.row(id)?.ok_or_else(|| format!("{id} has an event and no row"))?;
+        let Some(observer) = &mut self.observer else { return Ok(()) };
+        if let Some(token) = &row.token
+            && let Some(other) = observer.tokens.insert(token.clone(), id.to_owned())
+        {
+            return Err(format!("token {token} has given {other} and {id}"));
+        }
+        let mut truth = Truth::default();
+        truth.record.token = row.token;
+        self.tasks.insert(id.to_owned(), truth);
+        Ok(())
+    }
+
+    fn row(&self, id: &str) -> Result<Option<TaskRow>, String> {
+        let Some(observer) = &self.observer else { return Ok(None) };
+        observer.journal.task(id).map_err(|error| error.to_string())
+    }
+
+    /// The one place where an end is held against the truth, at the moment at which it becomes durable.
+    fn check_ended(&mut self, id: &str, event: &EventRow) -> Checked {
+        let row = self.row(id)?.ok_or_else(|| format!("{id} ended and has no row"))?;
+        let body: Value = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
+        let record: EndRecord = serde_json::from_value(body["end"].clone())
+            .map_err(|error| format!("{id} ended and its row has no end: {error}"))?;
+        let shim_name = body["shim"]["name"].as_str().unwrap_or_default();
+        let shim_killed = self.shims.iter().any(|shim| shim.name == shim_name && shim.was_killed);
+        let outcome = serde_json::to_value(outcome_info(&record)).map_err(|error| error.to_string())?;
+        let told: Value = serde_json::from_str(&event.body).map_err(|error| error.to_string())?;
+        if told["outcome"] != outcome || told["status"] != body["status"] || row.ended_ms.is_none() {
+            return Err(format!("{id} ended as {outcome}, the event says {told}"));
+        }
+        let Some(truth) = self.tasks.get_mut(id) else { return Ok(()) };
+        truth.shim_killed = shim_killed;
+        truth.judge(&record.end).map_err(|fault| format!("{id}: {fault}"))?;
+        check_times(truth, &record, self.mono_ms).map_err(|fault| format!("{id}: {fault}"))?;
+        check_transitions(truth, &record.end).map_err(|fault| format!("{id}: {fault}"))?;
+        truth.record.end = Some(record.end);
+        if let Some(observer) = &mut self.observer {
+            observer.outcomes.insert(id.to_owned(), outcome);
+        }
+        Ok(())
+    }
+
+    /// There is never a process without a record.
+    pub(crate) fn check_recorded(&self, id: &str) -> Checked {
+        match self.row(id)? {
+            None => Err(format!("{id} is spawned and does not stand in the journal")),
+            Some(row) if row.ended_ms.is_some() => Err(format!("{id} is spawned after its recorded end")),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Every clock of every task is enforced, whether or not a daemon runs.
+    pub(crate) fn check_clocks(&self) -> Checked {
+        for shim in self.shims.iter().filter(|shim| !shim.is_gone) {
+            let running = shim.core.state().is_some_and(|state| !state.is_ended());
+            let Some(id) = shim.core.task().filter(|_| running) else { continue };
+            let Some(truth) = self.tasks.get(id).filter(|truth| truth.spawned_ms.is_some()) else { continue };
+            truth.on_time(self.mono_ms).map_err(|fault| format!("task {id}: {fault}"))?;
+        }
+        Ok(())
+    }
+
+    /// How many tasks have ended in which way.
+    pub(crate) fn ends(&self) -> BTreeMap<String, u64> {
+        let outcomes = self.observer.iter().flat_map(|observer| observer.outcomes.values());
+        outcomes.fold(BTreeMap::new(), |mut ends, outcome| {
+            let kind = outcome["kind"].as_str().unwrap_or("none");
+            *ends.entry(kind.to_owned()).or_default() += 1;
+            ends
+        })
+    }
+
+    /// At the end, when nothing will happen any more.
+    pub(crate) fn check_the_end(&mut self) -> Checked {
+        self.observe()?;
+        let open = self.tasks.iter().find(|(_, truth)| truth.record.end.is_none());
+        if let Some((id, truth)) = open {
+            return Err(format!("{id} has no end: {truth:?}"));
+        }
+        let rows = self.observer.as_ref().map(|observer| observer.journal.live());
+        if let Some(row) = rows.and_then(Result::ok).and_then(|rows| rows.into_iter().next()) {
+            return Err(format!("{} is live in the journal and nobody cares", row.id));
+        }
+        self.check_clients_at_end()?;
+        self.check_shims_at_end()?;
+        self.check_daemon_at_end()
+    }
+
+    fn check_shims_at_end(&self) -> Checked {
+        for (n, shim) in self.shims.iter().enumerate().filter(|(_, shim)| !shim.is_gone) {
+            let survivors = |id: &str| self.tasks.get(id).is_some_and(|truth| truth.alive().next().is_some());
+            if let Some(task) = shim.core.task() {
+                return Err(format!("shim {n} still holds {task}"));
+            }
+            if let Some(task) = shim.holds.as_deref().filter(|task| !survivors(task)) {
+                return Err(format!("shim {n} waits for the tree of {task}, which is empty"));
+            }
+        }
+        for (id, truth) in &self.tasks {
+            let named = match &truth.record.end {
+                Some(End::StopFailed { survivors, .. } | End::Lost { survivors, .. }) => survivors.as_slice(),
+                _ => &[],
+            };
+            if let Some(process) =
+                truth.alive().find(|process| named.iter().all(|one| one.pid != process.pid))
+            {
+                return Err(format!("process {} of {id} lives and nobody has named it", process.pid));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing waits for a clock that no longer matters.
+    fn check_daemon_at_end(&self) -> Checked {
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        let armed = daemon.core.next_deadline();
+        match (armed, self.plan.idle_exit_ms) {
+            (None, None) => Ok(()),
+            (Some(at), Some(idle_ms)) if at <= self.mono_ms + idle_ms => Ok(()),
+            _ => Err(format!("at {} a timer is armed for {armed:?} and nothing is left to do", self.mono_ms)),
+        }
+    }
+}
+
+/// Elapsed time is monotonic, whatever the wall clock does.
+fn check_times(truth: &Truth, record: &EndRecord, now_ms: u64) -> Checked {
+    let Some(receipt) = &record.receipt else { return Ok(()) };
+    let began_ms = match (truth.spawned_ms, &truth.cause) {
+        (Some(_), Some((_, began_ms))) => *began_ms,
+        _ => return Ok(()),
+    };
+    // A stop may have come while the task was being started.
+    let most = now_ms.saturating_sub(truth.spawned_ms.unwrap_or(began_ms).min(began_ms));
+    if receipt.took_ms > most {
+        return Err(format!("its stop took {} ms, but only {most} have passed", receipt.took_ms));
+    }
+    Ok(())
+}
+
+/// No transition is missing from the events of a task whose shim has told its whole life.
+fn check_transitions(truth: &Truth, end: &End) -> Checked {
+    let told = !matches!(end, End::Lost { .. } | End::Spawn { .. });
+    if told && truth.spawned_ms.is_some() && truth.record.started != 1 {
+        return Err("it ran and was never said to have started".to_owned());
+    }
+    if told && truth.leader_exit().is_some() && truth.record.leader_exited != 1 {
+        return Err("its leader exited and nobody was told".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! What simulated clients hear, held against what they asked and against what is durable: each request is answered
+//! once and in time, and nothing is said that the journal does not know.
+
+use belay_daemon::event::{ClientId, Event};
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::EventInfo;
+use belay_protocol::methods::notify;
+use belay_protocol::rpc::{Incoming, RequestId};
+use belay_protocol::task::{AnswerWhen, ListResult, Met, StopResult, StopVerdict, TaskInfo, WaitResult};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::client::{Ask, Want};
+use super::{Checked, Sim};
+
+/// How late an answer may be, beyond its deadline: what the lines and the links take.
+const SLACK_MS: u64 = 50;
+
+impl Sim {
+    pub(crate) fn answer_client(&mut self, connection: ClientId, line: Vec<u8>) -> Checked {
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        let generation = daemon.generation;
+        let Some(&n) = daemon.clients.get(&connection) else { return Ok(()) };
+        self.note("client", format_args!("{n} hears: {}", String::from_utf8_lossy(&line)));
+        self.owe(generation, 3, Event::ClientWrote { client: connection, bytes: line.len() });
+        let incoming: Incoming<'_> = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
+        let heard = match (&incoming.id, incoming.method.as_deref()) {
+            (None, Some(method)) => self.hears_notice(n, method, incoming.params),
+            (Some(RequestId::Number(id)), None) => match self.clients[n].open.remove(id) {
+                Some(ask) => self.hears_answer(n, &ask, incoming.result, incoming.error),
+                None => Err(format!("request {id} was not asked, or was answered before")),
+            },
+            _ => Err("that is neither an answer nor a notification".to_owned()),
+        };
+        heard.map_err(|fault| format!("client {n}: {fault}: {}", String::from_utf8_lossy(&line)))
+    }
+
+    pub(crate) fn close_client(&mut self, connection: ClientId) {
+        let place = self.daemon.as_mut().and_then(|daemon| daemon.clients.remove(&connection));
+        if let Some(n) = place {
+            self.clients[n].connection = None;
+            self.clients[n].open.clear();
+        }
+    }
+
+    fn hears_notice(&mut self, n: usize, method: &str, params: Option<&RawValue>) -> Checked {
+        match method {
+            notify::EVENT_ITEM => {
+                let event: EventInfo = read(params)?;
+                let before = self.clients[n].events_seen.replace(event.seq).unwrap_or(0);
+                let durable = self.observer.as_ref().is_some_and(|observer| event.seq <= observer.seen());
+                if event.seq != before + 1 || !durable {
+                    return Err(format!("event {} comes after {before}", event.seq));
+                }
+                Ok(())
+            }
+            notify::TASK_STARTED => {
+                let info: TaskInfo = read(params)?;
+                let waits = |ask: &Ask| matches!(&ask.want, Want::Start { spec } if self.specs[*spec].params.name == info.name);
+                let most = self.clients[n].open.values().filter(|ask| waits(ask)).count();
+                let before = self.clients[n].told_started.iter().filter(|id| **id == info.id).count();
+                if before >= most {
+                    return Err(format!("{most} wait for it, and it was told {before} times before"));
+                }
+                self.clients[n].told_started.push(info.id.clone());
+                self.check_info(&info)
+            }
+            notify::OUTPUT_CHUNK | notify::OUTPUT_END => Ok(()),
+            _ => Err("there is no such notification".to_owned()),
+        }
+    }
+
+    fn hears_answer(
+        &mut self,
+        n: usize,
+        ask: &Ask,
+        result: Option<&RawValue>,
+        error: Option<RpcError>,
+    ) -> Checked {
+        let took_ms = self.mono_ms - ask.sent_ms;
+        if ask.within_ms.is_some_and(|within| took_ms > within + SLACK_MS) {
+            return Err(format!("the answer took {took_ms} ms, not {:?}", ask.within_ms));
+        }
+        if let Some(error) = error {
+            return self.hears_error(n, ask, &error);
+        }
+        match &ask.want {
+            Want::Start { spec } => self.hears_start(*spec, &read(result)?),
+            Want::Stop { .. } | Want::StopSpec { .. } => self.hears_stop(&read(result)?),
+            Want::Wait { .. } | Want::WaitSpec { .. } => {
+                let result: WaitResult = read(result)?;
+                if (result.met == Met::Ended) != result.task.status.is_ended() {
+                    return Err("the wait and the task say different things".to_owned());
+                }
+                self.check_info(&result.task)
+            }
+            Want::Get { .. } => self.check_info(&read(result)?),
+            Want::List => self.hears_list(n, &read(result)?),
+            Want::FollowEvents
+            | Want::Hello
+            | Want::Remove { .. }
+            | Want::Status
+            | Want::ReadEvents { .. }
+            | Want::Down { .. } => Ok(()),
+        }
+    }
+
+    fn hears_error(&mut self, n: usize, ask: &Ask, error: &RpcError) -> Checked {
+        let allowed = match (&ask.want, error.data.kind) {
+            (_, ErrorKind::ShuttingDown) | (Want::Remove { .. }, ErrorKind::WrongState) => true,
+            (Want::Start { spec }, ErrorKind::Conflict) => self.is_conflict(*spec),
+            (Want::Wait { id, .. } | Want::Get { id } | Want::Remove { id }, ErrorKind::NotFound) => {
+                self.tasks.get(id).is_some_and(|truth| truth.record.removed)
+            }
+            _ => false,
+        };
+        if !allowed {
+            return Err("that is no answer to it".to_owned());
+        }
+        let again = matches!(ask.want, Want::Start { .. } | Want::StopSpec { .. } | Want::WaitSpec { .. });
+        if error.data.kind == ErrorKind::ShuttingDown && again && !self.is_closing {
+            self.clients[n].wanted.push_back(ask.want.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether the token of this start belongs to another start.
+    fn is_conflict(&self, spec: usize) -> bool {
+        let token = &self.specs[spec].params.token;
+        self.specs.iter().enumerate().any(|(other, known)| other != spec && known.params.token == *token)
+    }
+
+    fn hears_start(&mut self, spec: usize, info: &TaskInfo) -> Checked {
+        let params = &self.specs[spec].params;
+        if info.name != params.name {
+            return Err("that is another start's task".to_owned());
+        }
+        if params.answer == AnswerWhen::Ended && !info.status.is_ended() {
+            return Err("it was to be answered at the end".to_owned());
+        }
+        let owner = params.token.as_ref().and_then(|token| self.observer.as_ref()?.tokens.get(token));
+        let removed = self.tasks.get(&info.id).is_some_and(|truth| truth.record.removed);
+        if params.token.is_some() && !removed && owner != Some(&info.id) {
+            return Err(format!("its token belongs to {owner:?}"));
+        }
+        self.specs[spec].id = Some(info.id.clone());
+        self.check_info(info)
+    }
+
+    fn hears_stop(&mut self, result: &StopResult) -> Checked {
+        let truth = self.tasks.get(&result.id);
+        match result.result {
+            StopVerdict::NotFound if truth.is_some_and(|truth| !truth.record.removed) => {
+                Err("it is there".to_owned())
+            }
+            StopVerdict::AlreadyEnded if truth.is_none_or(|truth| truth.record.end.is_none()) => {
+                Err("it has not ended".to_owned())
+            }
+            _ if result.receipt.is_some() && truth.is_none_or(|truth| truth.record.end.is_none()) => {
+                Err("a receipt for a task that has not ended".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn hears_list(&mut self, n: usize, result: &ListResult) -> Checked {
+        for info in &result.tasks {
+            self.check_info(info)?;
+        }
+        if self.is_closing {
+            self.stop_these(n, result.tasks.iter().map(|info| info.id.clone()).collect());
+        }
+        Ok(())
+    }
+
+    /// Whatever is said of a task stands in the journal, and an end is never said before it is durable.
+    fn check_info(&self, info: &TaskInfo) -> Checked {
+        if !self.tasks.contains_key(&info.id) {
+            return Err(format!("nobody has recorded {}", info.id));
+        }
+        if !info.status.is_ended() {
+            return Ok(());
+        }
+        let durable = self.observer.as_ref().and_then(|observer| observer.outcomes.get(&info.id));
+        let said = serde_json::to_value(&info.outcome).map_err(|error| error.to_string())?;
+        match durable {
+            Some(known) if *known == said => Ok(()),
+            known => Err(format!("the journal has {known:?} as its end")),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(text: Option<&RawValue>) -> Result<T, String> {
+    serde_json::from_str(text.map_or("null", RawValue::get)).map_err(|error| error.to_string())
+}

@@ -1,0 +1,210 @@
+//! Days on which the disk is full or the journal is damaged: what cannot be recorded is refused, what runs goes on,
+//! what can be read is kept, and people are told.
+
+use std::path::PathBuf;
+
+use belay_client::Client;
+use belay_protocol::daemon::StatusResult;
+use belay_protocol::methods::TaskStart;
+use belay_protocol::task::{Status, StopVerdict, TaskInfo};
+use belay_protocol::{ErrorKind, RpcError};
+use belay_testkit::{LONG, World, wait_until};
+
+use crate::patient::Patient;
+use crate::support::{FOREVER, builder, refused, stop_of, world};
+
+/// Fills the disk to its last byte, then starts things until there is no room to record one.
+fn fill(world: &World, client: &mut Client) -> RpcError {
+    world.shell("cat /dev/zero >\"$BELAY_HOME/filler\"; true");
+    let params = world.start_params(&["true"]);
+    // The journal may have some room of its own left.
+    for _ in 0..1_000 {
+        match client.call::<TaskStart>(&params) {
+            Ok(_) => {}
+            error => return refused(error),
+        }
+    }
+    panic!("a thousand starts fitted on a full disk");
+}
+
+// proves S1, O8, D5
+#[test]
+fn a_start_that_cannot_be_recorded_is_refused_and_what_runs_goes_on() {
+    let world = builder().small_disk("4m").build();
+    let running = world.start(&world.start_params(&["sleep", FOREVER]));
+    let daemon = world.daemon_pid();
+    let mut client = world.client();
+    let error = fill(&world, &mut client);
+    let journal = world.home().join("journal.db");
+    assert_eq!(
+        error.message,
+        format!("the journal failed: no room left for the journal at {}", journal.display())
+    );
+    assert_eq!(error.data.kind, ErrorKind::DiskFull);
+    assert_eq!(error.data.hint.as_deref(), Some("free some disk space, or run belay gc"));
+    let said = world.belay(["run", "-d", "--", "true"]);
+    assert_eq!(said.code, Some(1), "{said}");
+    let expected = format!("error: {}\n hint: free some disk space, or run belay gc\n", error.message);
+    assert_eq!(String::from_utf8_lossy(&said.stderr), expected);
+
+    // Everything but starting works: looking, and stopping with its proof.
+    let live: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
+    assert_eq!(
+        live.iter().map(|task| &task.id).collect::<Vec<_>>(),
+        [&running.id],
+        "no ghost of a refused start"
+    );
+    let stopped = world.stop(&stop_of(&running.id));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!(stopped.receipt.unwrap().survivors, []);
+    let notices = world.status().notices;
+    assert!(
+        notices.iter().any(|notice| notice.message.starts_with("the journal cannot be written: ")),
+        "{notices:?}"
+    );
+    assert_eq!(world.get(&running.id).status, Status::Cancelled);
+
+    // Room again, and all is as if there had always been.
+    std::fs::remove_file(world.home().join("filler")).unwrap();
+    let started = world.start(&world.start_params(&["true"]));
+    assert_eq!(world.wait_ended(&started.id).status, Status::Completed);
+    assert_eq!(world.daemon_pid(), daemon);
+    wait_until("the end in the record", LONG, || {
+        let events = world.events_of(&running.id);
+        let ends = events.iter().filter(|kind| *kind == "task.ended").count();
+        if ends == 1 { Ok(()) } else { Err(format!("{events:?}")) }
+    });
+    world.kill_daemon();
+    assert_eq!(world.get(&running.id).status, Status::Cancelled);
+    let numbers: Vec<u64> = world.events().iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+}
+
+// proves D1, D2, O8
+#[test]
+fn a_daemon_that_dies_with_a_full_disk_is_followed_by_one_that_knows() {
+    let world = builder().small_disk("4m").build();
+    let running = world.start(&world.start_params(&["sleep", FOREVER]));
+    let mut client = world.client();
+    fill(&world, &mut client);
+    let stopped = world.stop(&stop_of(&running.id));
+    assert_eq!(stopped.status, Some(Status::Cancelled));
+    // The end could not be recorded, so its shim has not been told to forget it.
+    world.kill_daemon();
+    std::fs::remove_file(world.home().join("filler")).unwrap();
+    let after = world.wait_ended(&running.id);
+    assert_eq!(after.status, Status::Cancelled);
+    assert_eq!(after.outcome.unwrap().receipt, stopped.receipt, "the same receipt, told again");
+    assert_eq!(world.events_of(&running.id).iter().filter(|kind| *kind == "task.ended").count(), 1);
+}
+
+/// A world with one task that ended and one that runs; its daemon has left, and the journal is damaged by `damage`.
+fn damaged(how_the_daemon_leaves: impl Fn(&World), damage: impl Fn(&PathBuf)) -> (World, TaskInfo, TaskInfo) {
+    let world = world();
+    for number in 0..40 {
+        world.start(&world.start_params(&["echo", &format!("filling {number}")]));
+    }
+    let ended = world.start(&world.start_params(&["sh", "-c", "echo kept; exit 4"]));
+    let ended = world.wait_ended(&ended.id);
+    let running = world.inspect(&world.run_detached(["sh", "-c", "echo a; exec sleep 1000"]));
+    how_the_daemon_leaves(&world);
+    damage(&world.home().join("journal.db"));
+    (world, ended, running)
+}
+
+fn leave(world: &World) {
+    world.belay(["down"]).ok();
+}
+
+fn be_killed(world: &World) {
+    world.kill_daemon();
+}
+
+/// The damaged file is set aside and named, and the task that runs is known.
+#[track_caller]
+fn assert_known_and_told(world: &World, running: &TaskInfo, before: &[u8]) -> StatusResult {
+    let status: StatusResult = world.belay(["up", "--json"]).ok().json();
+    let aside: Vec<PathBuf> = std::fs::read_dir(world.home())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.to_str().unwrap().contains("journal.damaged-") && path.extension().unwrap() == "db"
+        })
+        .collect();
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    assert_eq!(std::fs::read(&aside[0]).unwrap(), before, "it is kept as it was");
+    let hint = format!("the damaged file is {}", aside[0].display());
+    let notice = status.notices.iter().find(|notice| notice.hint.as_ref() == Some(&hint));
+    assert!(notice.unwrap().message.starts_with("the journal was damaged ("), "{status:?}");
+    let doctor = world.belay(["doctor"]);
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&hint), "{doctor}");
+    let adopted = world.inspect(&running.id);
+    assert_eq!((adopted.status, adopted.pid), (Status::Running, running.pid));
+    assert_eq!(adopted.argv, running.argv);
+    assert_eq!(world.logs(&running.id), b"a\n");
+    let stopped = world.stop(&stop_of(&running.id));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    status
+}
+
+fn garbage(length: usize) -> Vec<u8> {
+    (0..length).map(|place| u8::try_from(place * 7 % 251).unwrap() | 1).collect()
+}
+
+// proves D5
+#[test]
+fn a_journal_without_a_head_is_set_aside_and_what_it_held_is_kept() {
+    let damage = |journal: &PathBuf| {
+        let mut bytes = std::fs::read(journal).unwrap();
+        bytes[..64].copy_from_slice(&garbage(64));
+        std::fs::write(journal, bytes).unwrap();
+    };
+    for leaving in [leave as fn(&World), be_killed] {
+        let (world, ended, running) = damaged(leaving, damage);
+        let before = std::fs::read(world.home().join("journal.db")).unwrap();
+        assert_known_and_told(&world, &running, &before);
+        let tasks = Patient::new(&world).tasks();
+        assert_eq!(tasks.len(), 42, "every record could be read");
+        assert_eq!(tasks[&ended.id].outcome, ended.outcome);
+        assert_eq!(world.logs(&ended.id), b"kept\n");
+    }
+}
+
+// proves D5
+#[test]
+fn a_journal_with_garbage_in_its_middle_is_set_aside_and_the_rest_is_kept() {
+    let damage = |journal: &PathBuf| {
+        let mut bytes = std::fs::read(journal).unwrap();
+        let middle = bytes.len() / 2 / 4096 * 4096;
+        assert!(middle > 4096, "the journal is too small for this: {} bytes", bytes.len());
+        bytes[middle..middle + 4096].copy_from_slice(&garbage(4096));
+        std::fs::write(journal, bytes).unwrap();
+    };
+    let (world, _, running) = damaged(leave, damage);
+    let before = std::fs::read(world.home().join("journal.db")).unwrap();
+    assert_known_and_told(&world, &running, &before);
+    let kept = Patient::new(&world).tasks().len();
+    assert!(kept > 1, "only {kept} tasks were kept");
+}
+
+// proves D5
+#[test]
+fn a_journal_that_was_emptied_is_set_aside_and_what_runs_is_taken_in() {
+    let (world, ended, running) = damaged(leave, |journal| std::fs::write(journal, "").unwrap());
+    assert_known_and_told(&world, &running, b"");
+    let ended = world.belay(["inspect", &ended.id]);
+    assert_eq!(ended.code, Some(1), "{ended}");
+}
+
+// proves D5, D1
+#[test]
+fn a_journal_that_was_removed_takes_nothing_with_it_that_runs() {
+    let (world, _, running) = damaged(leave, |journal| std::fs::remove_file(journal).unwrap());
+    let found = world.inspect(&running.id);
+    assert_eq!((found.status, found.pid), (Status::Running, running.pid));
+    assert_eq!(world.logs(&running.id), b"a\n");
+    let told = format!("task {} was running and not in the journal: taken in", running.id);
+    let notices = world.status().notices;
+    assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
+    assert_eq!(world.stop(&stop_of(&running.id)).status, Some(Status::Cancelled));
+}

@@ -1,0 +1,165 @@
+//! Events: numbered without a hole, the same for every reader, from any number on, through the death of daemons; and
+//! whoever comes too late is told from where to go on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use belay_client::{Client, ClientError};
+use belay_protocol::ErrorKind;
+use belay_protocol::event::{EventInfo, FollowParams, ReadParams};
+use belay_protocol::methods::{DaemonGc, EventFollow, EventRead, TaskStart, notify};
+use belay_protocol::task::Status;
+use belay_testkit::{LONG, World};
+
+use crate::patient::{Patient, connect};
+use crate::support::{builder, refused, stop_of, world};
+
+/// Takes this long over every event. Goes on after its last one whenever the daemon dies.
+fn follow_slowly(world: &World, pause: Duration, last: &AtomicU64) -> Vec<EventInfo> {
+    let mut all: Vec<EventInfo> = Vec::new();
+    let mut client: Option<Client> = None;
+    let until = Instant::now() + LONG * 2;
+    while all.len() as u64 != last.load(Ordering::Relaxed) {
+        assert!(Instant::now() < until, "{} events came, then nothing", all.len());
+        let after = all.last().map_or(0, |event| event.seq);
+        let Some(connected) = &mut client else {
+            let begin = |client: &mut Client| client.call::<EventFollow>(&FollowParams { after }).is_ok();
+            client = connect(world).ok().and_then(|mut new| begin(&mut new).then_some(new));
+            continue;
+        };
+        match connected.next_notification(Some(Instant::now() + Duration::from_millis(200))) {
+            Ok(said) if said.method == notify::EVENT_ITEM => {
+                all.push(serde_json::from_str(said.params.get()).unwrap());
+                std::thread::sleep(pause);
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(ClientError::Deadline) => {}
+            Err(_) => client = None,
+        }
+    }
+    all
+}
+
+/// Asks for a few at a time.
+fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
+    let mut patient = Patient::new(world);
+    let mut all: Vec<EventInfo> = Vec::new();
+    let until = Instant::now() + LONG * 2;
+    while all.len() as u64 != last.load(Ordering::Relaxed) {
+        assert!(Instant::now() < until, "{} events came, then nothing", all.len());
+        let after = all.last().map_or(0, |event| event.seq);
+        let page = patient.call::<EventRead>(&ReadParams { after, max: Some(3), wait_ms: 100 });
+        assert!(page.events.len() <= 3);
+        assert_eq!(page.next, page.events.last().map_or(after, |event| event.seq));
+        all.extend(page.events);
+    }
+    all
+}
+
+/// Things that happen, and three deaths among them. Returns the number of the last event.
+fn live_and_die(world: &World) -> u64 {
+    let mut patient = Patient::new(world);
+    for round in 0..4 {
+        let ended = patient.call::<TaskStart>(&world.start_params(&["true"]));
+        let stopped = patient.call::<TaskStart>(&world.start_params(&["sleep", "1000"]));
+        world.stop(&stop_of(&stopped.id));
+        patient.wait_ended(&ended.id);
+        if round < 3 {
+            world.kill_daemon();
+        }
+    }
+    patient.events(0).last().unwrap().seq
+}
+
+// proves W4, D1
+#[test]
+fn three_readers_see_the_same_through_three_deaths() {
+    let world = world();
+    world.belay(["up"]).ok();
+    // Nobody knows the last number before it has happened.
+    let last = AtomicU64::new(u64::MAX);
+    let following = world.spawn(["events", "-f", "--json"]);
+    let (slow, bites, count) = std::thread::scope(|scope| {
+        let slow = scope.spawn(|| follow_slowly(&world, Duration::from_millis(20), &last));
+        let bites = scope.spawn(|| read_in_bites(&world, &last));
+        let count = live_and_die(&world);
+        last.store(count, Ordering::Relaxed);
+        (slow.join().unwrap(), bites.join().unwrap(), count)
+    });
+    let whole = |heard: &[u8]| heard.split(|byte| *byte == b'\n').count() as u64 == count + 1;
+    let heard = following.wait_for_stdout("every event", whole);
+    let followed: Vec<EventInfo> =
+        heard.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+
+    let all = Patient::new(&world).events(0);
+    assert_eq!(all.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=count).collect::<Vec<_>>());
+    assert_eq!(slow, all);
+    assert_eq!(bites, all);
+    assert_eq!(followed, all);
+    assert_eq!(all.iter().filter(|event| event.kind == "daemon.started").count(), 4);
+    assert_eq!(all.iter().filter(|event| event.kind == "task.ended").count(), 8);
+    for after in [0, 1, count / 2, count - 1, count] {
+        let place = usize::try_from(after).unwrap();
+        assert_eq!(Patient::new(&world).events(after), all[place..], "from {after} on");
+    }
+}
+
+// proves W4
+#[test]
+fn a_number_that_has_not_been_is_told_so() {
+    let world = world();
+    let mut client = world.client();
+    let last = world.status().events_last;
+    let error = refused(client.call::<EventRead>(&ReadParams { after: last + 100, max: None, wait_ms: 0 }));
+    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("after")));
+    assert_eq!(error.data.from, Some(last));
+    let error = refused(client.call::<EventFollow>(&FollowParams { after: last + 100 }));
+    assert_eq!((error.data.kind, error.data.from), (ErrorKind::Invalid, Some(last)));
+    assert_eq!(world.belay(["events", "--after", "1000"]).code, Some(2));
+}
+
+fn run_some(world: &World, count: usize) {
+    let mut client = world.client();
+    for _ in 0..count {
+        let task = client.call::<TaskStart>(&world.start_params(&["true"])).unwrap();
+        assert_eq!(world.wait_ended(&task.id).status, Status::Completed);
+    }
+}
+
+// proves W4, D8
+#[test]
+fn events_expire_by_rule_and_a_late_reader_is_told_where_to_go_on() {
+    let world = builder().env("BELAY_RETENTION", "events=10").build();
+    run_some(&world, 5);
+    let before = Patient::new(&world).events(0);
+    let last = before.last().unwrap().seq;
+    assert!(last >= 20, "{before:?}");
+    let gone = world.client().call::<DaemonGc>(&belay_protocol::daemon::GcParams::default()).unwrap();
+    assert_eq!((gone.events_expired, gone.removed.len()), (last - 10, 0));
+    let status = world.status();
+    assert_eq!((status.events_first, status.events_last), (last - 9, last));
+
+    let error = refused(world.client().call::<EventRead>(&ReadParams { after: 3, max: None, wait_ms: 0 }));
+    assert_eq!((error.data.kind, error.data.from), (ErrorKind::Expired, Some(last - 10)));
+    assert_eq!(
+        error.message,
+        format!("events up to {} have been removed by the rules of retention", last - 10)
+    );
+    let error = refused(world.client().call::<EventFollow>(&FollowParams { after: 3 }));
+    assert_eq!((error.data.kind, error.data.from), (ErrorKind::Expired, Some(last - 10)));
+    for args in [&["events", "--after", "3"][..], &["events", "-f", "--after", "3"]] {
+        let said = world.belay(args);
+        assert_eq!((said.code, said.stdout.as_slice()), (Some(1), &b""[..]), "{said}");
+        let told = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(told.contains(&format!("belay events --after {}", last - 10)), "{told}");
+    }
+    let kept = usize::try_from(last - 10).unwrap();
+    assert_eq!(Patient::new(&world).events(last - 10), before[kept..]);
+    assert_eq!(Patient::new(&world).events(0), before[kept..], "0 is the oldest that is kept");
+
+    // The numbers go on where they were, also after a restart.
+    world.kill_daemon();
+    run_some(&world, 1);
+    let numbers: Vec<u64> = Patient::new(&world).events(last).iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (last + 1..=last + numbers.len() as u64).collect::<Vec<_>>());
+}

@@ -1,0 +1,135 @@
+//! A shim is killed: whoever it held is found and ended, its task is told as lost with what is known of it, and nobody
+//! else notices.
+
+use belay_protocol::task::{Status, TaskInfo};
+use belay_testkit::{LONG, Seen, World, end, is_alive, look_at, wait_until};
+
+use crate::support::{FOREVER, builder, world};
+
+/// A tree with a leader, a child, one in a session of its own, and two that were orphaned on purpose.
+fn start_tree(world: &World) -> TaskInfo {
+    let script = format!(
+        "echo before; sleep {FOREVER} & setsid sleep {FOREVER} & (sleep {FOREVER} &); \
+         (setsid sh -c 'sleep {FOREVER} & exit' &); exec sleep {FOREVER}"
+    );
+    let id = world.run_detached(["sh", "-c", &script]);
+    wait_until("five processes", LONG, || {
+        let task = world.inspect(&id);
+        let commands = task.processes.iter().flatten().map(|process| process.command.as_str());
+        if commands.filter(|command| *command == format!("sleep {FOREVER}")).count() == 5 {
+            return Ok(task);
+        }
+        Err(format!("{:?}", task.processes))
+    })
+}
+
+fn processes(task: &TaskInfo) -> Vec<Seen> {
+    task.processes.iter().flatten().filter_map(|process| look_at(process.pid)).collect()
+}
+
+#[track_caller]
+fn assert_lost(world: &World, tree: &TaskInfo, living: &[Seen], sibling: &TaskInfo) {
+    let lost = wait_until("a lost task", LONG, || {
+        let task = world.inspect(&tree.id);
+        if task.status == Status::Lost { Ok(task) } else { Err(format!("{task:?}")) }
+    });
+    for seen in living {
+        assert!(!is_alive(seen.identity), "{seen:?} lives");
+    }
+    let outcome = lost.outcome.as_ref().unwrap();
+    assert_eq!((outcome.kind.as_str(), outcome.exit_code, outcome.signal), ("lost", None, None));
+    assert_eq!(outcome.survivors, []);
+    let known = &outcome.error.as_ref().unwrap().message;
+    assert_eq!(*known, "its shim was killed; 5 processes of its tree were found and killed");
+    assert_eq!(world.logs(&tree.id), b"before\n", "what it had written is there");
+    let after = world.inspect(&sibling.id);
+    assert_eq!((after.status, after.pid), (Status::Running, sibling.pid), "the sibling is untouched");
+    assert!(look_at(sibling.pid.unwrap()).is_some());
+    let notices =
+        world.belay(["status", "--json"]).ok().json::<belay_protocol::daemon::StatusResult>().notices;
+    let told = format!("task {} was lost: {known}", tree.id);
+    assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
+}
+
+fn a_shim_is_killed(world: &World) {
+    let sibling = world.inspect(&world.run_detached(["sleep", FOREVER]));
+    let tree = start_tree(world);
+    let living = processes(&tree);
+    assert_eq!(living.len(), 5);
+    end(look_at(tree.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
+    assert_lost(world, &tree, &living, &sibling);
+}
+
+fn a_shim_is_killed_while_no_daemon_runs(world: &World) {
+    let sibling = world.inspect(&world.run_detached(["sleep", FOREVER]));
+    let tree = start_tree(world);
+    let living = processes(&tree);
+    world.kill_daemon();
+    end(look_at(tree.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
+    assert!(living.iter().all(|seen| is_alive(seen.identity)), "they are orphans now: {living:?}");
+    assert_lost(world, &tree, &living, &sibling);
+}
+
+// proves D3
+#[test]
+fn with_a_cgroup() {
+    let world = world();
+    a_shim_is_killed(&world);
+}
+
+// proves D3
+#[test]
+fn without_a_cgroup() {
+    let world = builder().env("BELAY_CGROUP", "off").build();
+    a_shim_is_killed(&world);
+}
+
+// proves D3
+#[test]
+fn as_an_ordinary_user() {
+    let world = builder().as_nobody().build();
+    a_shim_is_killed(&world);
+}
+
+// proves D3
+#[test]
+fn with_a_cgroup_while_no_daemon_runs() {
+    let world = world();
+    a_shim_is_killed_while_no_daemon_runs(&world);
+}
+
+// proves D3
+#[test]
+fn without_a_cgroup_while_no_daemon_runs() {
+    let world = builder().env("BELAY_CGROUP", "off").build();
+    a_shim_is_killed_while_no_daemon_runs(&world);
+}
+
+// proves D3
+#[test]
+fn as_an_ordinary_user_while_no_daemon_runs() {
+    let world = builder().as_nobody().build();
+    a_shim_is_killed_while_no_daemon_runs(&world);
+}
+
+// proves D3, W2
+#[test]
+fn whoever_waits_for_a_lost_task_is_told_at_once() {
+    let world = world();
+    let tree = start_tree(&world);
+    let waiting = world.spawn(["wait", &tree.id]);
+    let following = world.spawn(["logs", "-f", "--raw", &tree.id]);
+    let stopping = |world: &World| world.belay(["stop", &tree.id]);
+    following.wait_for_stdout("what it wrote", |heard| heard == b"before\n");
+    wait_until("two who wait", LONG, || {
+        let clients = world.status().clients;
+        if clients == 3 { Ok(()) } else { Err(format!("{clients} clients")) }
+    });
+    end(look_at(tree.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
+    let waited = waiting.finish();
+    assert_eq!(waited.code, Some(1), "{waited}");
+    assert_eq!(following.finish().ok().stdout, b"before\n");
+    let late = stopping(&world);
+    assert_eq!(late.code, Some(0), "{late}");
+    assert_eq!(late.line(), format!("{} already ended: lost", tree.id));
+}
