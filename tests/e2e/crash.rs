@@ -132,6 +132,7 @@ fn stop_when_printed(patient: &mut Patient<'_>, task: &TaskInfo, plan: &Plan) {
 /// Kills the daemon so many times, whatever it is doing.
 fn kill_again_and_again(world: &World, times: u32, mut dice: Dice) {
     for _ in 0..times {
+        // Sleeps because any instant will do, and a random one is what is meant.
         std::thread::sleep(Duration::from_millis(dice.below(250)));
         wait_until("a daemon to kill", LONG, || {
             let daemon = world.daemon().ok_or("nobody")?;

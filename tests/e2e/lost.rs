@@ -112,6 +112,50 @@ fn as_an_ordinary_user_while_no_daemon_runs() {
     a_shim_is_killed_while_no_daemon_runs(&world);
 }
 
+/// One that has left its session, its parents and its environment.
+fn start_stranger(world: &World) -> (TaskInfo, Seen) {
+    let sleep = format!("sleep {FOREVER}");
+    let id =
+        world.run_detached(["sh", "-c", &format!("env -i setsid sh -c '{sleep} & exit'; exec sleep 1001")]);
+    wait_until("a stranger", LONG, || {
+        let task = world.inspect(&id);
+        let found = task.processes.iter().flatten().find(|process| process.command == sleep);
+        let seen = found.filter(|process| process.ppid == task.held_by.as_ref().unwrap().shim_pid);
+        let seen = seen.and_then(|process| look_at(process.pid));
+        seen.map(|seen| (task.clone(), seen)).ok_or_else(|| format!("{task:?}"))
+    })
+}
+
+#[track_caller]
+fn assert_stranger_found(world: &World, task: &TaskInfo, stranger: &Seen) {
+    let lost = wait_until("a lost task", LONG, || {
+        let task = world.inspect(&task.id);
+        if task.status == Status::Lost { Ok(task) } else { Err(format!("{task:?}")) }
+    });
+    assert!(!is_alive(stranger.identity), "{stranger:?} lives");
+    let known = lost.outcome.unwrap().error.unwrap().message;
+    assert_eq!(known, "its shim was killed; 2 processes of its tree were found and killed");
+}
+
+// proves D3
+#[test]
+fn one_that_left_no_trace_is_found_by_its_cgroup() {
+    let world = world();
+    let (task, stranger) = start_stranger(&world);
+    world.kill_daemon();
+    end(look_at(task.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
+    assert_stranger_found(&world, &task, &stranger);
+}
+
+// proves D3
+#[test]
+fn one_that_left_no_trace_comes_to_the_daemon_that_started_its_shim() {
+    let world = builder().env("BELAY_CGROUP", "off").build();
+    let (task, stranger) = start_stranger(&world);
+    end(look_at(task.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
+    assert_stranger_found(&world, &task, &stranger);
+}
+
 // proves D3, W2
 #[test]
 fn whoever_waits_for_a_lost_task_is_told_at_once() {
