@@ -117,19 +117,20 @@ fn standard_input_is_passed_on_whole() {
 #[test]
 fn a_daemon_that_dies_in_the_middle_costs_no_byte() {
     let world = world();
-    let gate = world.dir().join("gate").to_str().unwrap().to_owned();
-    world.shell(&format!("mkfifo {gate}")).ok();
-    let script = r#"seq 1 20000; read -r _ < "$0"; seq 20001 40000; seq 1 9 >&2; read -r _ < "$0"; seq 40001 60000; exit 3"#;
-    let running = world.spawn(["run", "--", "sh", "-c", script, &gate]);
+    // Two gates: through one, the slow close of the first writer would let the second reader pass.
+    let gates = ["first", "second"].map(|name| world.dir().join(name).to_str().unwrap().to_owned());
+    world.shell(&format!("mkfifo {} {}", gates[0], gates[1])).ok();
+    let script = r#"seq 1 20000; read -r _ < "$0"; seq 20001 40000; seq 1 9 >&2; read -r _ < "$1"; seq 40001 60000; exit 3"#;
+    let running = world.spawn(["run", "--", "sh", "-c", script, &gates[0], &gates[1]]);
     let expected = |to: u32| (1..=to).map(|i| format!("{i}\n")).collect::<String>().into_bytes();
     let part = expected(20_000);
     running.wait_for_stdout("the first part", |said| said == part);
     world.kill_daemon();
-    std::fs::write(&gate, "go\n").unwrap();
+    std::fs::write(&gates[0], "go\n").unwrap();
     let part = expected(40_000);
     running.wait_for_stdout("the second part", |said| said == part);
     // And once more, in the midst of it.
-    std::fs::write(&gate, "go\n").unwrap();
+    std::fs::write(&gates[1], "go\n").unwrap();
     world.kill_daemon();
     let said = running.finish();
     assert_eq!(said.code, Some(3), "{said}");

@@ -3,12 +3,14 @@
 
 use std::collections::HashSet;
 
+use belay_journal::EventRow;
 use belay_model::{Event, State, TaskId, step};
 use belay_protocol::shim::{Spec, ToShim};
 use belay_protocol::task::{Status, TaskKind};
 use belay_record::convert::policy_from_wire;
 use serde_json::json;
 
+use crate::config::bounds;
 use crate::core::{Core, Shim, ShimStage, Task};
 use crate::doc::{Entry, ShimDoc, TaskDoc};
 use crate::event::{Action, ShimId};
@@ -46,14 +48,14 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// A stray has answered. An idle one is let go; one whose end is in the journal may forget it; any other holds a task
-    /// that is taken into the journal now.
+    /// A stray has answered. An idle one is let go; one whose end is in the journal, or was, may forget it; any other
+    /// holds a task that is taken into the journal now.
     pub(crate) fn stray_found(&mut self, id: ShimId, task: Option<String>, spec: Option<Box<Spec>>) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
         shim.stray = false;
         shim.stage = ShimStage::Holding;
         match (task.filter(|task| TaskId::parse(task).is_ok()), spec) {
-            (Some(task), _) if self.entry(&task).is_ok() => {
+            (Some(task), _) if self.entry(&task).is_ok() || self.was_removed(&task) => {
                 self.actions.push(Action::ToShim { shim: id, message: ToShim::Ack { task } });
             }
             (Some(task), Some(spec)) => self.take_in(id, task, *spec),
@@ -63,6 +65,14 @@ impl<W: World> Core<W> {
             }
         }
         self.open_doors_when_done();
+    }
+
+    /// Whether somebody removed the task before its shim heard that its end is in the journal. It does not come back.
+    fn was_removed(&self, task: &str) -> bool {
+        let after = self.journal.last_event().saturating_sub(bounds::LIST_ITEMS as u64);
+        let page = self.journal.events(after, bounds::LIST_ITEMS);
+        let is_it = |event: &EventRow| event.kind == "task.removed" && event.task.as_deref() == Some(task);
+        page.is_ok_and(|page| page.events.iter().any(is_it))
     }
 
     fn take_in(&mut self, shim_id: ShimId, task_id: String, spec: Spec) {

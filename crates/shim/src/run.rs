@@ -29,7 +29,8 @@ use crate::output::{Output, READ_BYTES};
 use crate::spawn::{self, Pipes};
 use crate::stdin::Stdin;
 
-/// How long the news of a spawn may wait for what follows it.
+/// How long news that nobody waits for may wait for what follows them: a short task, or a quick stop, is told in one
+/// breath.
 const HOLD_MS: u64 = 3;
 
 /// `belay shim NAME SOCKET [CGROUP]`, with the daemon's connection as standard input. Started by a daemon only.
@@ -57,7 +58,7 @@ struct Shim {
     killing: Option<Killing>,
     watched: bool,
     told_bytes: u64,
-    /// What is queued may wait until then for something that goes with it: a short task is told in one breath.
+    /// What is queued may wait until then for something that goes with it.
     hold_until_ms: Option<u64>,
     buffer: Box<[u8]>,
     /// The link failed while something was being said.
@@ -147,8 +148,10 @@ impl Shim {
             }
             self.look_after_tree()?;
             self.feed(Input::Tick)?;
-            self.tell_output();
             self.flush()?;
+            if self.tell_output() {
+                self.flush()?;
+            }
         }
         Ok(())
     }
@@ -349,8 +352,18 @@ impl Shim {
     }
 
     fn say(&mut self, message: &FromShim) {
-        let is_spawn = matches!(message, FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }));
-        self.hold_until_ms = (is_spawn && !self.hurry).then(|| monotonic_ms() + HOLD_MS);
+        let can_wait = match message {
+            FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
+            FromShim::Life(item) => item.end.is_none(),
+            _ => false,
+        };
+        let nothing_queued = self.link.as_ref().is_some_and(Link::is_flushed);
+        self.hold_until_ms = match self.hold_until_ms {
+            // Never longer than the first of them, and never with something before it that cannot wait.
+            Some(until_ms) if can_wait => Some(until_ms),
+            None if can_wait && nothing_queued => Some(monotonic_ms() + HOLD_MS),
+            _ => None,
+        };
         if self.link.as_mut().is_some_and(|link| link.send(message).is_err()) {
             // The loop notices the missing link and tells the core.
             self.link_broken = true;
@@ -358,13 +371,16 @@ impl Shim {
     }
 
     /// Says how much output there is, if somebody wants to know and has heard the last word.
-    fn tell_output(&mut self) {
+    fn tell_output(&mut self) -> bool {
         let bytes = self.task.as_ref().map_or(0, |task| task.output.bytes());
-        let flushed = self.link.as_ref().is_some_and(Link::is_flushed);
-        if self.watched && flushed && bytes > self.told_bytes {
+        // What is held back is no sign of a daemon that does not read.
+        let heard = self.hold_until_ms.is_some() || self.link.as_ref().is_some_and(Link::is_flushed);
+        let news = self.watched && heard && bytes > self.told_bytes;
+        if news {
             self.told_bytes = bytes;
             self.say(&FromShim::Output { bytes });
         }
+        news
     }
 
     fn flush(&mut self) -> io::Result<()> {

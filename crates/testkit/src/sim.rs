@@ -123,6 +123,8 @@ struct Sim {
     clients: Vec<Client>,
     specs: Vec<Spec>,
     last_client: u64,
+    /// A client has told the daemon to stop everything, whatever that was when it arrived.
+    down_asked: bool,
     /// No more faults: what is left is brought to its end.
     is_closing: bool,
     /// Everything has ended: nobody starts a daemon again.
@@ -168,6 +170,7 @@ impl Sim {
             clients: Vec::new(),
             specs: Vec::new(),
             last_client: 0,
+            down_asked: false,
             is_closing: false,
             is_over: false,
         };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use belay_daemon::event::Event;
 use belay_journal::{EventRow, Journal, TaskRow};
 use belay_protocol::life::End;
 use belay_protocol::shim::EndRecord;
@@ -29,6 +30,9 @@ impl Observer {
 }
 
 const PAGE: usize = 1_000;
+
+/// What an idle daemon and its idle shims take to leave.
+const MOST_LAST_TURNS: u64 = 1_000;
 
 impl Sim {
     pub(crate) fn open_observer(&mut self) -> Checked {
@@ -128,6 +132,7 @@ impl Sim {
         }
         let Some(truth) = self.tasks.get_mut(id) else { return Ok(()) };
         truth.shim_killed = shim_killed;
+        truth.stop_asked |= self.down_asked;
         truth.judge(&record.end).map_err(|fault| format!("{id}: {fault}"))?;
         check_times(truth, &record, self.mono_ms).map_err(|fault| format!("{id}: {fault}"))?;
         check_transitions(truth, &record.end).map_err(|fault| format!("{id}: {fault}"))?;
@@ -208,15 +213,30 @@ impl Sim {
         Ok(())
     }
 
-    /// Nothing waits for a clock that no longer matters.
-    fn check_daemon_at_end(&self) -> Checked {
+    /// Nothing waits for a clock that no longer matters: what is armed is the idle exit, or nothing.
+    fn check_daemon_at_end(&mut self) -> Checked {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let armed = daemon.core.next_deadline();
         match (armed, self.plan.idle_exit_ms) {
             (None, None) => Ok(()),
-            (Some(at), Some(idle_ms)) if at <= self.mono_ms + idle_ms => Ok(()),
+            (Some(at), Some(_)) => self.check_idle_exit(at),
             _ => Err(format!("at {} a timer is armed for {armed:?} and nothing is left to do", self.mono_ms)),
         }
+    }
+
+    fn check_idle_exit(&mut self, at_ms: u64) -> Checked {
+        self.pass_time(at_ms)?;
+        self.tell_daemon(Event::Tick)?;
+        for _ in 0..MOST_LAST_TURNS {
+            if !self.turn()? {
+                break;
+            }
+        }
+        if self.daemon.is_some() {
+            return Err(format!("the timer for {at_ms} was not that of the idle exit"));
+        }
+        let stays = self.shims.iter().position(|shim| !shim.is_gone && !shim.lingers);
+        stays.map_or(Ok(()), |shim| Err(format!("shim {shim} stays, without a daemon and without a task")))
     }
 }
 

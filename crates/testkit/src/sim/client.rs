@@ -58,6 +58,10 @@ pub(crate) enum Want {
     Down {
         stop_tasks: bool,
     },
+    Write {
+        id: String,
+    },
+    Collect,
 }
 
 /// A request that is on its way, and by when it must be answered.
@@ -213,7 +217,9 @@ impl Sim {
             10..15 => Want::Wait { id, timeout_ms: rng.pick(&[0, 1, 500, 600_000]) },
             15..19 => Want::Get { id },
             19..22 => Want::Remove { id },
-            22..24 => Want::List,
+            22 => Want::List,
+            23 => Want::Write { id },
+            24 if rng.percent(30) => Want::Collect,
             24 => Want::Status,
             25 => Want::ReadEvents { wait_ms: rng.pick(&[0, 3_000]) },
             // Following once is enough: a second follow on one connection would begin anew.
@@ -262,9 +268,7 @@ impl Sim {
         if let Some(truth) = id.and_then(|id| self.tasks.get_mut(&id)) {
             truth.stop_asked = true;
         }
-        if let Want::Down { stop_tasks: true } = want {
-            self.tasks.values_mut().for_each(|truth| truth.stop_asked = true);
-        }
+        self.down_asked |= matches!(want, Want::Down { stop_tasks: true });
         let client = &mut self.clients[n];
         client.last_request += 1;
         let line = json!({ "jsonrpc": "2.0", "id": client.last_request, "method": method, "params": params });
@@ -322,6 +326,8 @@ impl Sim {
             Want::FollowEvents => {
                 ("event/follow", json!({ "after": self.clients[n].events_seen.unwrap_or(0) }), now)
             }
+            Want::Write { id } => ("task/write", json!({ "id": id, "data": "x" }), Some(2_000)),
+            Want::Collect => ("daemon/gc", json!({ "all": true }), now),
             Want::Down { stop_tasks } => ("daemon/stop", json!({ "stop_tasks": stop_tasks }), Some(40_000)),
         })
     }

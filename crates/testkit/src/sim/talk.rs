@@ -101,17 +101,22 @@ impl Sim {
             | Want::Remove { .. }
             | Want::Status
             | Want::ReadEvents { .. }
+            | Want::Collect
             | Want::Down { .. } => Ok(()),
+            Want::Write { .. } => Err("nothing here has a standard input".to_owned()),
         }
     }
 
     fn hears_error(&mut self, n: usize, ask: &Ask, error: &RpcError) -> Checked {
         let allowed = match (&ask.want, error.data.kind) {
-            (_, ErrorKind::ShuttingDown) | (Want::Remove { .. }, ErrorKind::WrongState) => true,
+            (_, ErrorKind::ShuttingDown)
+            | (Want::Remove { .. }, ErrorKind::WrongState)
+            | (Want::Write { .. }, ErrorKind::WrongState | ErrorKind::Deadline) => true,
             (Want::Start { spec }, ErrorKind::Conflict) => self.is_conflict(*spec),
-            (Want::Wait { id, .. } | Want::Get { id } | Want::Remove { id }, ErrorKind::NotFound) => {
-                self.tasks.get(id).is_some_and(|truth| truth.record.removed)
-            }
+            (
+                Want::Wait { id, .. } | Want::Get { id } | Want::Remove { id } | Want::Write { id },
+                ErrorKind::NotFound,
+            ) => self.tasks.get(id).is_some_and(|truth| truth.record.removed),
             _ => false,
         };
         if !allowed {

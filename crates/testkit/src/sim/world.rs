@@ -26,18 +26,22 @@ pub(crate) struct Chaos {
     pub(crate) once_in: u64,
     pub(crate) at_steps: Vec<u64>,
     pub(crate) steps: u64,
+    /// A world in which daemons die faster than they can be born never gets anywhere.
+    chances_left: u32,
 }
 
 impl Chaos {
     pub(crate) const fn new(rng: Rng, once_in: u64, at_steps: Vec<u64>) -> Self {
-        Self { rng, once_in, at_steps, steps: 0 }
+        Self { rng, once_in, at_steps, steps: 0, chances_left: 25 }
     }
 
     /// One more step at which a daemon can die: does it?
     fn strikes(&mut self) -> bool {
         self.steps += 1;
         let named = self.at_steps.contains(&self.steps);
-        self.rng.once_in(self.once_in) || named
+        let by_chance = self.chances_left > 0 && self.rng.once_in(self.once_in);
+        self.chances_left -= u32::from(by_chance);
+        by_chance || named
     }
 }
 
