@@ -8,6 +8,7 @@
 )]
 
 mod adopt;
+mod attacks;
 mod bad_days;
 mod bad_disks;
 mod clocks;

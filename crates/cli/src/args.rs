@@ -204,7 +204,8 @@ pub(crate) struct LogsArgs {
     /// Only one of the two streams
     #[arg(long, value_name = "STREAM")]
     pub(crate) stream: Option<Stream>,
-    /// Only lines that match this regular expression; exit code 1 if none does
+    /// Only lines that match this regular expression; exit code 1 if none does. A line longer than 1 MiB is searched
+    /// in parts
     #[arg(long, value_name = "REGEX")]
     pub(crate) grep: Option<String>,
     /// Lines around each match

@@ -1,6 +1,7 @@
 //! Making a connection that can be trusted: the directory is ours alone, the peer is our own user, the versions fit.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -20,6 +21,9 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long finding or starting a daemon may take in all.
 const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a daemon that is alive may be without a socket: it is just starting.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long one write to a daemon that does not read may hang.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
@@ -84,14 +88,39 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Connects to a daemon that may be starting or cut off from its socket; starts none. `is_absent` is true of the
+    /// error only if none is alive.
+    pub fn connect_if_alive(places: &Places) -> Result<Self, ClientError> {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        loop {
+            match Self::connect(places) {
+                Err(error) if error.is_absent() && living_daemon(places).is_some() => {
+                    if Instant::now() >= deadline {
+                        return Err(cut_off(places, error));
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// The process that holds the home, if it is alive and a daemon.
+fn living_daemon(places: &Places) -> Option<i32> {
+    let pid = std::fs::read_to_string(places.home.join("daemon.lock")).ok()?.trim().parse::<i32>().ok()?;
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let home = places.home.as_os_str().as_bytes();
+    let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+    (words.contains(&b"daemon".as_slice()) && words.contains(&home)).then_some(pid)
+}
+
 /// Nobody answers, and none can be started, because one is there: somebody has removed its socket.
 fn cut_off(places: &Places, error: ClientError) -> ClientError {
-    let holder = std::fs::read_to_string(places.home.join("daemon.lock")).unwrap_or_default();
-    match holder.trim().parse::<i32>() {
-        Ok(pid) if error.is_absent() && Path::new(&format!("/proc/{pid}")).exists() => {
-            ClientError::CutOff { socket: places.socket(), pid }
-        }
-        _ => error,
+    match living_daemon(places).filter(|_| error.is_absent()) {
+        Some(pid) => ClientError::CutOff { socket: places.socket(), pid },
+        None => error,
     }
 }
 

@@ -28,8 +28,13 @@ pub fn start_daemon(places: &Places, exe: &Path, env: &[(&str, &OsStr)]) -> Resu
     let mut command = Command::new(exe);
     command.arg("daemon").arg("--home").arg(&places.home).arg("--runtime-dir").arg(&places.runtime_dir);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    // A daemon belongs to no task and keeps no directory busy, wherever the first command happened to be typed.
-    command.current_dir("/").env_remove(vars::TASK).env_remove(vars::SESSION).env_remove(vars::TOKEN);
+    // A daemon belongs to no task, keeps no directory busy, and keeps none of the secrets that were in the environment
+    // of whoever happened to type the first command: it gets its own settings and nothing else.
+    let of_a_task = [vars::TASK, vars::SESSION, vars::TOKEN];
+    let settings = std::env::vars_os().filter(|(name, _)| {
+        name.to_str().is_some_and(|name| name.starts_with("BELAY_") && !of_a_task.contains(&name))
+    });
+    command.current_dir("/").env_clear().envs(settings);
     command.envs(env.iter().copied());
     let status = finish(&mut command).map_err(|e| ClientError::io(doing, e))?;
     if status.success() {

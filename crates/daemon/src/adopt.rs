@@ -1,9 +1,9 @@
 //! Death and rebirth: finding the tasks of an earlier daemon again, and dealing with shims that are gone.
 
-use belay_model::{Event, State, step};
+use belay_model::{Event, Level, State, step};
 use belay_protocol::life::{End, Order, OutputInfo, StartError, StartStage};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
-use belay_record::convert::policy_from_wire;
+use belay_record::convert::{Wire as _, policy_from_wire};
 use serde_json::{Map, json};
 
 use crate::core::{Core, Phase, Shim, ShimStage, Task, Timer};
@@ -209,7 +209,11 @@ impl<W: World> Core<W> {
     /// A stop for a task whose shim cannot be reached: kept for when it can, or carried out without it.
     pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
-        shim.stop = Some(order);
+        // A second stop can only make the first one harder.
+        let is_harder = |kept: &Order| Level::from_wire(order.level) > Level::from_wire(kept.level);
+        if shim.stop.as_ref().is_none_or(is_harder) {
+            shim.stop = Some(order);
+        }
         if shim.tries > REACH_TRIES {
             self.bury_shim(id, false);
         }

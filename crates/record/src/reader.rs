@@ -133,12 +133,13 @@ impl LogReader {
             if run_end <= slice.next {
                 continue;
             }
+            // Before anything is passed over: what is left of a run that was cut off must not be.
+            if *left == 0 {
+                break;
+            }
             if only.is_some_and(|stream| stream != run.stream) {
                 slice.next = run_end;
                 continue;
-            }
-            if *left == 0 {
-                break;
             }
             let wanted = usize::try_from(run_end - slice.next).unwrap_or(usize::MAX).min(*left);
             let mut bytes = vec![0; wanted];

@@ -61,8 +61,10 @@ struct Kept {
 }
 
 impl Kept {
-    const fn disk_bytes(self) -> u64 {
-        self.data_bytes + self.index_bytes
+    /// What it counts against the limit. The index is far smaller than the data unless the streams alternate with
+    /// every few bytes; then it counts instead.
+    fn charge(self) -> u64 {
+        self.data_bytes.max(self.index_bytes)
     }
 
     const fn end(self) -> u64 {
@@ -119,7 +121,7 @@ impl LogWriter {
             return Err(io::Error::other("too many gaps already"));
         }
         let mut segment = match self.open.take() {
-            Some(segment) if segment.kept.disk_bytes() < self.segment_bytes => segment,
+            Some(segment) if segment.kept.charge() < self.segment_bytes => segment,
             full => {
                 if let Some(segment) = full {
                     self.retire(&segment);
@@ -127,7 +129,7 @@ impl LogWriter {
                 self.create(stream, at_ms)?
             }
         };
-        let room = self.segment_bytes - segment.kept.disk_bytes().min(self.segment_bytes - 1);
+        let room = self.segment_bytes - segment.kept.charge().min(self.segment_bytes - 1);
         let part = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let written = segment.write(self.bytes, stream, at_ms, part);
         match written {
@@ -178,17 +180,17 @@ impl LogWriter {
             return;
         }
         if segment.in_head {
-            self.head_bytes += segment.kept.disk_bytes();
+            self.head_bytes += segment.kept.charge();
             return;
         }
-        self.tail_bytes += segment.kept.disk_bytes();
+        self.tail_bytes += segment.kept.charge();
         self.tail.push_back(segment.kept);
         // One more segment is about to be opened behind these.
         while self.tail_bytes + self.segment_bytes > self.half_bytes && self.tail.len() > 1 {
             let Some(oldest) = self.tail.pop_front() else { return };
             let _ = fs::remove_file(data_path(&self.dir, oldest.start));
             let _ = fs::remove_file(index_path(&self.dir, oldest.start));
-            self.tail_bytes -= oldest.disk_bytes();
+            self.tail_bytes -= oldest.charge();
             self.add_gap(oldest.start, oldest.end());
         }
     }

@@ -79,6 +79,44 @@ proptest! {
         }
     }
 
+    // proves O1, O2: page after page, with any page size, a reader of one stream misses nothing and sees nothing twice
+    #[test]
+    fn pages_follow_each_other_without_loss(writes in writes(3_000, 40), max in 1..9_000usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::new(dir.path(), 1 << 30);
+        write_all(&mut log, &writes);
+        let all = expected(&writes);
+        let reader = LogReader::open(dir.path()).unwrap();
+        for only in [None, Some(Stream::Stdout), Some(Stream::Stderr)] {
+            let mut read = Vec::new();
+            let mut at = 0;
+            while at < reader.end() {
+                let slice = reader.read(at, max, only).unwrap();
+                prop_assert!(slice.next > at);
+                read.extend(flat(&slice.pieces));
+                at = slice.next;
+            }
+            let want: Vec<_> = all.iter().enumerate().filter(|(_, (stream, _))| only.is_none_or(|only| only == *stream))
+                .map(|(i, (stream, byte))| (i as u64, *stream, *byte)).collect();
+            prop_assert_eq!(&read, &want);
+        }
+    }
+
+    // proves O4: what is within the limit is kept whole
+    #[test]
+    fn nothing_within_the_limit_is_dropped(sizes in prop::collection::vec(1..20_000usize, 1..40)) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES);
+        let mut left = usize::try_from(SMALLEST_LIMIT_BYTES).unwrap();
+        for size in sizes {
+            let size = size.min(left);
+            log.append(Stream::Stdout, 0, &vec![b'x'; size]);
+            left -= size;
+        }
+        log.append(Stream::Stdout, 0, &vec![b'x'; left]);
+        prop_assert_eq!(log.gaps(), &[] as &[[u64; 2]]);
+    }
+
     // proves O4: head and tail are kept, the gap is exact, and what lies on disk stays within the limit
     #[test]
     fn a_limit_keeps_head_and_tail_and_marks_the_gap(writes in writes(40_000, 60)) {

@@ -19,8 +19,13 @@ use crate::ui::text::one_line;
 const LEAVING: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError> {
-    let mut client = match Client::connect(&context.places()?) {
+    let places = context.places()?;
+    let mut client = match Client::connect_if_alive(&places) {
         Ok(client) => client,
+        // Tasks outlive their daemon: only a new one can tell whether there are any, and stop them.
+        Err(error) if error.is_absent() && args.stop_tasks && places.home.join("journal.db").exists() => {
+            context.connect()?
+        }
         Err(error) if error.is_absent() => {
             context.note("No daemon is running.");
             return Ok(0);

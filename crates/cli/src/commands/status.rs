@@ -15,7 +15,7 @@ use crate::ui::style::Style;
 use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliError> {
-    let mut client = match Client::connect(&context.places()?) {
+    let mut client = match Client::connect_if_alive(&context.places()?) {
         Ok(client) => client,
         Err(error) if error.is_absent() => {
             context.note("No daemon is running.");

@@ -69,11 +69,10 @@ pub(crate) fn exit_code(stopped: &StopResult) -> u8 {
     match stopped.result {
         StopVerdict::NotFound | StopVerdict::NotPermitted => 1,
         StopVerdict::Accepted | StopVerdict::AlreadyEnded => {
-            if stopped.status == Some(Status::StopFailed) {
-                3
-            } else {
-                0
-            }
+            // Not ended by the deadline is not stopped, whatever may come of it later.
+            let failed =
+                stopped.status.is_some_and(|status| status == Status::StopFailed || !status.is_ended());
+            if failed { 3 } else { 0 }
         }
     }
 }
@@ -108,6 +107,9 @@ pub(crate) fn line(stopped: &StopResult) -> String {
             (Some(Status::StopFailed), None) => format!("{id} stop failed"),
             (Some(Status::Cancelled) | None, Some(receipt)) => format!("{id} stopped: {receipt}"),
             (Some(_), Some(receipt)) => format!("{id} {status}: {receipt}"),
+            (Some(now), None) if !now.is_ended() => {
+                format!("{id} not stopped: still {status}, its shim does not answer; belay doctor says more")
+            }
             (_, None) => format!("{id} {status}"),
         },
     }

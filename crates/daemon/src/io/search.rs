@@ -18,8 +18,8 @@ const SCAN_BYTES: u64 = 64 * 1024 * 1024;
 const BLOCK_BYTES: usize = 256 * 1024;
 const MAX_MATCHES: usize = 1_000;
 const MAX_CONTEXT: usize = 50;
-/// A line longer than this is searched and shown in parts.
-const LINE_BYTES: usize = 64 * 1024;
+/// A line longer than this is searched and shown in parts, which `logs --help` says.
+const LINE_BYTES: usize = 1024 * 1024;
 /// What one answer carries at most.
 const ANSWER_BYTES: usize = 1024 * 1024;
 

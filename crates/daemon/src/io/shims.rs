@@ -19,6 +19,10 @@ use super::outbox::Outbox;
 use super::run::{Hub, ShimRecipe};
 use crate::event::{Event, LostTask, ShimId};
 
+/// How often, and after which pause, a socket that cannot be connected to for a passing reason is tried.
+const REACH_TRIES: u32 = 20;
+const REACH_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// How long the kill of a lost tree may take before its survivors are named.
 const KILL_MS: u64 = 10_000;
 
@@ -76,7 +80,7 @@ pub(crate) fn connect(hub: &Rc<Hub>, shim: ShimId, name: &str) {
     let socket = hub.recipe.socket(name);
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        match UnixStream::connect(&socket).await {
+        match reach(&socket).await {
             Ok(stream) => {
                 attach(&hub, shim, stream);
                 hub.dispatch(Event::ShimConnected { shim });
@@ -87,6 +91,21 @@ pub(crate) fn connect(hub: &Rc<Hub>, shim: ShimId, name: &str) {
             }
         }
     });
+}
+
+/// Connects. Only a missing socket and a refusal say that nobody is there; anything else (too many connections at once,
+/// no descriptor left) passes.
+async fn reach(socket: &std::path::Path) -> std::io::Result<UnixStream> {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    for _ in 0..REACH_TRIES {
+        match UnixStream::connect(socket).await {
+            Err(error) if !matches!(error.kind(), NotFound | ConnectionRefused) => {
+                tokio::time::sleep(REACH_PAUSE).await;
+            }
+            other => return other,
+        }
+    }
+    UnixStream::connect(socket).await
 }
 
 fn attach(hub: &Rc<Hub>, shim: ShimId, stream: UnixStream) {
