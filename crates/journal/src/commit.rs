@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, ffi};
+use rusqlite::{Connection, OptionalExtension, ffi};
 
 use crate::journal::Totals;
 use crate::meta;
@@ -32,7 +32,7 @@ impl Journal {
         }
         in_sequence(&batch.events, self.totals.last_event)?;
         let mut totals = self.totals;
-        match write(&mut self.conn, batch, &mut totals) {
+        match write(&self.conn, batch, &mut totals) {
             Ok(()) => {
                 self.wrote(totals);
                 Ok(())
@@ -52,30 +52,41 @@ fn in_sequence(events: &[EventRow], last: u64) -> Result<(), Error> {
     Ok(())
 }
 
-fn write(conn: &mut Connection, batch: &Batch, totals: &mut Totals) -> Result<(), Refused> {
-    let step = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+/// One transaction, with its beginning and its end prepared once: they are a good part of a small commit.
+fn write(conn: &Connection, batch: &Batch, totals: &mut Totals) -> Result<(), Refused> {
+    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let done = write_rows(conn, batch, totals).and_then(|()| {
+        conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Refused::from)
+    });
+    if !conn.is_autocommit() {
+        // Where even this fails the next BEGIN does, and says why.
+        let _ = conn.execute_batch("ROLLBACK");
+    }
+    done.map(|_| ())
+}
+
+fn write_rows(step: &Connection, batch: &Batch, totals: &mut Totals) -> Result<(), Refused> {
     let removed: HashSet<&str> = batch.removed.iter().map(String::as_str).collect();
     for id in &removed {
-        remove(&step, id, totals)?;
+        remove(step, id, totals)?;
     }
     for task in batch.put.iter().filter(|task| !removed.contains(task.id.as_str())) {
-        put(&step, task, totals)?;
+        put(step, task, totals)?;
     }
     for event in &batch.events {
-        append(&step, event)?;
+        append(step, event)?;
         totals.last_event = event.seq;
     }
     if totals.last_event > totals.event_mark {
         totals.event_mark = totals.last_event + meta::EVENT_MARK_STEP;
-        meta::set(&step, meta::EVENT_MARK, Unsigned(totals.event_mark))?;
+        meta::set(step, meta::EVENT_MARK, Unsigned(totals.event_mark))?;
     }
     // Also numbers of tasks that were put and removed in one batch stay used.
     let highest = batch.put.iter().map(|task| task.number).max().unwrap_or(0).max(totals.last_number);
     totals.last_number = highest;
     if !removed.is_empty() {
-        meta::set(&step, meta::NUMBER_LAST, Unsigned(highest))?;
+        meta::set(step, meta::NUMBER_LAST, Unsigned(highest))?;
     }
-    step.commit()?;
     Ok(())
 }
 

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Any bytes: arguments, paths and environment values on Unix need not be text.
@@ -14,8 +16,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Bytes(pub Vec<u8>);
 
 /// How [`Bytes`] look on the wire.
-#[derive(Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(untagged)]
+#[expect(dead_code, reason = "only its shape is wanted")]
 enum Wire {
     Text(String),
     Coded { base64: String },
@@ -63,10 +66,36 @@ impl Serialize for Bytes {
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Wire::deserialize(deserializer)? {
-            Wire::Text(text) => Ok(Self(text.into_bytes())),
-            Wire::Coded { base64 } => STANDARD.decode(base64).map(Self).map_err(serde::de::Error::custom),
+        deserializer.deserialize_any(FromWire)
+    }
+}
+
+/// Reads either form at once: an environment is many of these, at every start.
+struct FromWire;
+
+impl<'de> Visitor<'de> for FromWire {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, or {\"base64\": \"…\"}")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Bytes, E> {
+        Ok(Bytes(text.as_bytes().to_vec()))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Bytes, E> {
+        Ok(Bytes(text.into_bytes()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Bytes, A::Error> {
+        let Some((name, coded)) = map.next_entry::<String, String>()? else {
+            return Err(serde::de::Error::missing_field("base64"));
+        };
+        if name != "base64" || map.next_key::<String>()?.is_some() {
+            return Err(serde::de::Error::unknown_field(&name, &["base64"]));
         }
+        STANDARD.decode(coded).map(Bytes).map_err(serde::de::Error::custom)
     }
 }
 

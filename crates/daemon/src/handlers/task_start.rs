@@ -51,11 +51,11 @@ impl<W: World> Core<W> {
 
     fn try_start(&mut self, caller: &Caller, params: StartParams) -> Result<(), RpcError> {
         check(&params)?;
-        let fingerprint = fingerprint::of_start(&self.key, &params);
-        if let Some(token) = &params.token
+        let fingerprint = params.token.is_some().then(|| fingerprint::of_start(&self.key, &params));
+        if let (Some(token), Some(fingerprint)) = (&params.token, &fingerprint)
             && let Some(known) = self.started_before(token)?
         {
-            return self.same_again(caller, &params, &known, &fingerprint);
+            return self.same_again(caller, &params, &known, fingerprint);
         }
         if self.tasks.len() >= bounds::LIVE_TASKS {
             let message =
@@ -224,7 +224,7 @@ impl<W: World> Core<W> {
         params: &StartParams,
         ready: Ready,
         parent: Option<String>,
-        fingerprint: String,
+        fingerprint: Option<String>,
     ) -> Result<(Entry, Box<Start>), RpcError> {
         let id = TaskId::from_random(Kind::Shell, self.random()?);
         let secret: [u8; 16] = self.random()?;
@@ -243,7 +243,7 @@ impl<W: World> Core<W> {
             cwd: params.cwd.clone(),
             detached: params.detached,
             clocks,
-            fingerprint: params.token.is_some().then_some(fingerprint),
+            fingerprint,
             proof: fingerprint::keyed(&self.key, secret.as_bytes()),
             boot: self.boot.clone(),
             shim: None,
