@@ -57,17 +57,7 @@ impl<W: World> Core<W> {
         let state = State::new(entry.doc.detached);
         let shim_doc = entry.doc.shim.clone();
         let same_boot = entry.doc.boot == self.boot;
-        let mut task = Task {
-            entry,
-            state,
-            policy,
-            shim: None,
-            start: None,
-            applied: 0,
-            output_bytes: 0,
-            pending: Vec::new(),
-            follows: Vec::new(),
-        };
+        let mut task = Task::new(entry, state, policy);
         let Some(doc) = shim_doc else {
             self.tasks.insert(id.clone(), task);
             let message = "the daemon died before the command was handed over: it was not started".to_owned();
@@ -86,15 +76,10 @@ impl<W: World> Core<W> {
         task.shim = Some(shim);
         self.tasks.insert(id.clone(), task);
         let state = Shim {
-            name: doc.name.clone(),
             process: Some(doc.process),
             cgroup: doc.cgroup,
             task: Some(id),
-            stage: ShimStage::Coming,
-            watched: false,
-            tries: 0,
-            stray: false,
-            stop: None,
+            ..Shim::coming(doc.name.clone())
         };
         self.shims.insert(shim, state);
         self.actions.push(Action::ConnectShim { shim, name: doc.name });

@@ -94,6 +94,23 @@ pub(crate) struct Task {
     pub(crate) follows: Vec<u64>,
 }
 
+impl Task {
+    /// One of which nothing has been heard yet.
+    pub(crate) const fn new(entry: Entry, state: State, policy: Policy) -> Self {
+        Self {
+            entry,
+            state,
+            policy,
+            shim: None,
+            start: None,
+            applied: 0,
+            output_bytes: 0,
+            pending: Vec::new(),
+            follows: Vec::new(),
+        }
+    }
+}
+
 /// A shim that this daemon is connected to, or wants to be.
 #[derive(Debug)]
 pub(crate) struct Shim {
@@ -109,6 +126,23 @@ pub(crate) struct Shim {
     pub(crate) stray: bool,
     /// A stop that came while it could not be reached.
     pub(crate) stop: Option<Order>,
+}
+
+impl Shim {
+    /// One that is on its way and has not spoken yet.
+    pub(crate) const fn coming(name: String) -> Self {
+        Self {
+            name,
+            process: None,
+            cgroup: None,
+            task: None,
+            stage: ShimStage::Coming,
+            watched: false,
+            tries: 0,
+            stray: false,
+            stop: None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,17 +47,7 @@ impl<W: World> Core<W> {
         }
         let shim = ShimId(self.next_number());
         let name = hex(&random);
-        let state = Shim {
-            name: name.clone(),
-            process: None,
-            cgroup: None,
-            task: None,
-            stage: ShimStage::Coming,
-            watched: false,
-            tries: 0,
-            stray: false,
-            stop: None,
-        };
+        let state = Shim::coming(name.clone());
         self.shims.insert(shim, state);
         self.actions.push(Action::SpawnShim { shim, name });
     }

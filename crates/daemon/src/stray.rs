@@ -25,17 +25,7 @@ impl<W: World> Core<W> {
         let names = self.world.shim_names(&self.config.runtime_dir);
         for name in names.into_iter().filter(|name| !known.contains(name)) {
             let shim = ShimId(self.next_number());
-            let state = Shim {
-                name: name.clone(),
-                process: None,
-                cgroup: None,
-                task: None,
-                stage: ShimStage::Coming,
-                watched: false,
-                tries: 0,
-                stray: true,
-                stop: None,
-            };
+            let state = Shim { stray: true, ..Shim::coming(name.clone()) };
             self.shims.insert(shim, state);
             self.actions.push(Action::ConnectShim { shim, name });
         }
@@ -118,17 +108,7 @@ impl<W: World> Core<W> {
         self.emit("task.adopted", Some((&task_id, &entry.session)), object(json!({})));
         self.notice(format!("task {task_id} was running and not in the journal: taken in"), "");
         self.must_commit = true;
-        let task = Task {
-            entry,
-            state,
-            policy,
-            shim: Some(shim_id),
-            start: None,
-            applied: 0,
-            output_bytes: 0,
-            pending: Vec::new(),
-            follows: Vec::new(),
-        };
+        let task = Task { shim: Some(shim_id), ..Task::new(entry, state, policy) };
         self.tasks.insert(task_id, task);
     }
 }

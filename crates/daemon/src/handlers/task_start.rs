@@ -89,17 +89,7 @@ impl<W: World> Core<W> {
         let id = entry.id.clone();
         let policy = policy_from_wire(&entry.doc.clocks);
         let state = State::new(entry.doc.detached);
-        let task = Task {
-            entry,
-            state,
-            policy,
-            shim: None,
-            start: Some(start),
-            applied: 0,
-            output_bytes: 0,
-            pending: Vec::new(),
-            follows: Vec::new(),
-        };
+        let task = Task { start: Some(start), ..Task::new(entry, state, policy) };
         self.world.reach(CrashPoint::BeforeCreate);
         if let Err(error) = self.commit() {
             // Nothing was started, so nothing of it stays; what else is in the batch is tried again.
