@@ -3,7 +3,6 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use belay_protocol::life::StopLevel;
 use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, end, example, freeze, look_at, wait_until};
 
@@ -59,11 +58,11 @@ fn a_stop_that_cannot_be_carried_out_is_answered_by_its_deadline_without_a_recei
     let world = world();
     let id = world.run_detached(["sleep", FOREVER]);
     let frozen = freeze(world.get(&id).held_by.unwrap().shim_pid);
-    let mut order = stop_of(&id);
-    order.level = Some(StopLevel::Kill);
-    // A kill may take its ten seconds; then the daemon says what it knows.
+    // A kill may take its ten seconds; then the daemon says what it knows, and the command that it was not enough.
     let before = Instant::now();
-    let answer = world.stop(&order);
+    let said = world.belay(["stop", "--kill", "--json", &id]);
+    assert_eq!(said.code, Some(3), "{said}");
+    let answer: StopResult = said.json();
     assert_eq!((answer.result, answer.receipt.as_ref()), (StopVerdict::Accepted, None), "{answer:?}");
     assert!(!answer.status.unwrap().is_ended(), "nothing is proved: {answer:?}");
     assert!(before.elapsed() < LONG, "it took {:?}", before.elapsed());

@@ -93,10 +93,6 @@ pub enum Action {
         client: ClientId,
         line: Vec<u8>,
     },
-    /// After everything that was sent has left, or at once if it does not read.
-    CloseClient {
-        client: ClientId,
-    },
     SpawnShim {
         shim: ShimId,
         name: String,

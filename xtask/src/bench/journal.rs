@@ -7,7 +7,7 @@ use belay_protocol::methods::TaskStart;
 use serde_json::json;
 
 use super::measure::{median, ratio, time};
-use super::report::{Report, Target, shown_time};
+use super::report::{Report, Target};
 use super::start::{TRUE, bare, ended_well};
 use super::world::{World, start_params};
 use crate::run::Outcome;
@@ -22,7 +22,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     let world = World::new()?;
     let mut client = world.connect()?;
     let mut ended = 0;
-    let mut figures: Vec<(Duration, f64)> = Vec::new();
+    let mut figures: Vec<f64> = Vec::new();
     for size in SIZES {
         fill(&world, size.saturating_sub(ended))?;
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -32,12 +32,12 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         }
         ended = size + SAMPLES;
         let (ours, theirs) = (median(ours), median(theirs));
-        figures.push((ours, ratio(ours, theirs)));
+        figures.push(ratio(ours, theirs));
         let what = format!("start to end of `true` by RPC with {size} ended tasks");
         report.times("journal", &what, ours, ("bare", theirs), Target::None);
     }
-    if let [(few, base), .., (many, last)] = figures.as_slice() {
-        let shown = format!("{} instead of {}", shown_time(*many), shown_time(*few));
+    if let [base, .., last] = figures.as_slice() {
+        let shown = format!("{last:.2} instead of {base:.2}");
         report.alone(
             "journal",
             "growth of the ratio from 10 to 10 000",

@@ -110,11 +110,6 @@ impl Hub {
                     self.inbox.borrow_mut().push_back(Event::ClientWrote { client, bytes });
                 }
             }
-            Action::CloseClient { client } => {
-                if let Some(outbox) = self.clients.borrow().get(&client) {
-                    outbox.close();
-                }
-            }
             Action::SpawnShim { shim, name } => shims::spawn(self, shim, &name),
             Action::ConnectShim { shim, name } => shims::connect(self, shim, &name),
             Action::ToShim { shim, message } => {

@@ -98,7 +98,6 @@ impl Sim {
         let (generation, now) = (daemon.generation, self.mono_ms);
         match action {
             Action::Send { client, line } => return self.answer_client(client, line),
-            Action::CloseClient { client } => self.close_client(client),
             Action::SpawnShim { shim, name } => self.spawn_shim(shim, &name),
             Action::ConnectShim { shim, name } => {
                 let at = now + self.rng.pick(&[0, 1, 2, 30]);

@@ -35,14 +35,6 @@ impl Sim {
         heard.map_err(|fault| format!("client {n}: {fault}: {}", String::from_utf8_lossy(&line)))
     }
 
-    pub(crate) fn close_client(&mut self, connection: ClientId) {
-        let place = self.daemon.as_mut().and_then(|daemon| daemon.clients.remove(&connection));
-        if let Some(n) = place {
-            self.clients[n].connection = None;
-            self.clients[n].open.clear();
-        }
-    }
-
     fn hears_notice(&mut self, n: usize, method: &str, params: Option<&RawValue>) -> Checked {
         match method {
             notify::EVENT_ITEM => {
