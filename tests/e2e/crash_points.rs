@@ -148,6 +148,15 @@ fn after_ack() {
     a_short_task_ends_truly("after-ack");
 }
 
+/// The first time is when the daemon has said that it started.
+const SECOND_SETTLING: [&str; 2] = ["before-settle:1", "after-settle:1"];
+
+// proves D1, D2, S2
+#[test]
+fn before_and_after_settle() {
+    SECOND_SETTLING.into_iter().for_each(a_short_task_ends_truly);
+}
+
 /// The second life event of this task is the end of its leader, which others outlive.
 fn a_leader_that_left_is_known(point: &str) {
     let world = doomed(point);
@@ -272,6 +281,8 @@ fn every_point_has_a_test() {
         "after-stop-sent",
         "before-remove",
         "after-remove",
+        "before-settle",
+        "after-settle",
     ];
     assert_eq!(CrashPoint::ALL.map(CrashPoint::name), tested);
 }

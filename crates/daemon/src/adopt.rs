@@ -42,7 +42,6 @@ impl<W: World> Core<W> {
         self.reach_for_strays();
         self.adoption = Some(self.arm(ADOPTION_MS, Timer::Adopted));
         self.open_doors_when_done();
-        self.must_commit = true;
         Ok(self.handle_nothing(now))
     }
 

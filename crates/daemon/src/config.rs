@@ -31,8 +31,9 @@ pub mod bounds {
     /// How long a shim may take to answer before the caller is told without it.
     pub const SHIM_ANSWER_MS: u64 = 2_000;
     pub const START_ANSWER_MS: u64 = 30_000;
-    /// How long a start that made nobody wait may stay out of the journal's file.
-    pub const LAZY_COMMIT_MS: u64 = 3;
+    /// What the journal has noted goes into its database when nothing was noted for so long, or at the latest then.
+    pub const SETTLE_MS: u64 = 10;
+    pub const SETTLE_LATEST_MS: u64 = 250;
     pub const COMMIT_RETRY_MS: u64 = 1_000;
     pub const NAME_BYTES: usize = 200;
     pub const TOKEN_BYTES: usize = 200;

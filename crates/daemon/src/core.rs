@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use belay_journal::{Batch, Journal};
+use belay_journal::{Batch, Journal, TaskRow};
 use belay_model::{Policy, State};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
@@ -38,6 +38,8 @@ pub struct Core<W> {
     pub(crate) waiting: VecDeque<String>,
     /// Tasks whose life went on in the event at hand, and that did not end in it.
     pub(crate) moved: Vec<String>,
+    /// Tasks whose documents have to be in the next batch.
+    pub(crate) changed: Vec<String>,
     /// Shims in a row that could not be started or ended before they were ready.
     pub(crate) shim_failures: u32,
     pub(crate) adoption: Option<TimerKey>,
@@ -48,13 +50,18 @@ pub struct Core<W> {
     pub(crate) follows: BTreeMap<u64, Follow>,
     timers: BTreeMap<(u64, u64), Timer>,
     idle: Option<TimerKey>,
-    lazy: Option<TimerKey>,
+    retry: Option<TimerKey>,
+    settling: Option<TimerKey>,
+    /// When the first note was made that is not in the database yet, and the last.
+    noted_ms: (u64, u64),
     pub(crate) batch: Batch,
-    /// The batch must be in the journal before anything else is said.
-    pub(crate) must_commit: bool,
     pub(crate) actions: Vec<Action>,
     /// What may only be done when the batch is durable.
     pub(crate) durable: Vec<Action>,
+    /// Of that, what shims are told that may forget an end.
+    pub(crate) acks: Vec<Action>,
+    /// Done last of all: nobody is kept waiting by a shim that makes itself new.
+    last: Vec<Action>,
     pub(crate) notices: VecDeque<NoticeInfo>,
     pub(crate) ended_since_gc: u32,
     counter: u64,
@@ -164,7 +171,10 @@ pub(crate) enum Timer {
     /// A shim that is alive and could not be reached is tried again.
     Reach(ShimId),
     Idle,
+    /// The journal could not be written and is tried again.
     Commit,
+    /// What the journal has noted is brought into its database.
+    Settle,
 }
 
 impl<W: World> Core<W> {
@@ -190,6 +200,7 @@ impl<W: World> Core<W> {
             ready: Vec::new(),
             waiting: VecDeque::new(),
             moved: Vec::new(),
+            changed: Vec::new(),
             shim_failures: 0,
             adoption: None,
             burying: 0,
@@ -198,11 +209,14 @@ impl<W: World> Core<W> {
             follows: BTreeMap::new(),
             timers: BTreeMap::new(),
             idle: None,
-            lazy: None,
+            retry: None,
+            settling: None,
+            noted_ms: (0, 0),
             batch: Batch::default(),
-            must_commit: false,
             actions: Vec::new(),
             durable: Vec::new(),
+            acks: Vec::new(),
+            last: Vec::new(),
             notices: VecDeque::new(),
             ended_since_gc: 0,
             counter: 0,
@@ -246,15 +260,19 @@ impl<W: World> Core<W> {
 
     /// After every event: make durable what must be, serve who waits for it, and see whether there is nothing left to do.
     fn settle(&mut self) {
-        if self.must_commit {
+        if !(self.batch.is_empty() && self.changed.is_empty()) && self.retry.is_none() {
             self.commit_or_retry();
-        } else if !self.batch.is_empty() && self.lazy.is_none() {
-            self.lazy = Some(self.arm(bounds::LAZY_COMMIT_MS, Timer::Commit));
+        }
+        if !self.journal.is_settled() && self.settling.is_none() {
+            self.noted_ms.0 = self.now.mono_ms;
+            self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
         }
         self.collect_now_and_then();
         self.refill_pool();
         self.watch_idleness();
+        self.actions.append(&mut self.last);
         if self.phase == Phase::Leaving && self.pending.is_empty() && self.batch.is_empty() {
+            self.settle_journal();
             self.actions.push(Action::Exit);
         }
     }
@@ -264,6 +282,11 @@ impl<W: World> Core<W> {
         self.phase != Phase::Adopting
     }
 
+    /// Whether the journal's database has everything.
+    pub fn is_settled(&self) -> bool {
+        self.journal.is_settled()
+    }
+
     pub(crate) fn reach(&self, point: CrashPoint) {
         self.world.reach(point);
     }
@@ -271,15 +294,22 @@ impl<W: World> Core<W> {
     // --- the journal ---
 
     pub(crate) fn commit(&mut self) -> Result<(), belay_journal::Error> {
-        if !self.batch.is_empty() {
+        for id in std::mem::take(&mut self.changed) {
+            let row = self.tasks.get(&id).map(|task| task.entry.to_row());
+            self.put_row(row);
+        }
+        if self.batch.removed.is_empty() {
+            self.journal.note(&mut self.batch)?;
+            self.noted_ms.1 = self.now.mono_ms;
+        } else {
             self.journal.commit(&self.batch)?;
             self.batch = Batch::default();
         }
-        self.must_commit = false;
-        if let Some(key) = self.lazy.take() {
+        if let Some(key) = self.retry.take() {
             self.timers.remove(&key);
         }
         self.actions.append(&mut self.durable);
+        self.last.append(&mut self.acks);
         self.serve_event_readers();
         Ok(())
     }
@@ -287,7 +317,6 @@ impl<W: World> Core<W> {
     /// Commits, or tells people why not and tries again later. Nothing is lost: shims keep what is not acknowledged.
     pub(crate) fn commit_or_retry(&mut self) {
         if let Err(error) = self.commit() {
-            self.must_commit = false;
             self.notice(
                 format!("the journal cannot be written: {error}"),
                 "free some disk space; it is tried again",
@@ -296,15 +325,46 @@ impl<W: World> Core<W> {
                 // Nobody waits for a daemon that cannot write: the shims keep what is not acknowledged.
                 self.batch = Batch::default();
                 self.durable.clear();
-            } else if self.lazy.is_none() {
-                self.lazy = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
+                self.acks.clear();
+            } else if self.retry.is_none() {
+                self.retry = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
             }
         }
     }
 
+    /// The time has come to bring what is noted into the database; but not while notes come in, if it can be helped: then
+    /// somebody works, and would have to wait for it.
+    fn settle_soon(&mut self) {
+        let quiet = self.now.mono_ms.saturating_sub(self.noted_ms.1) >= bounds::SETTLE_MS;
+        let late = self.now.mono_ms.saturating_sub(self.noted_ms.0) >= bounds::SETTLE_LATEST_MS;
+        if quiet || late {
+            self.settle_journal();
+        } else {
+            self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
+        }
+    }
+
+    fn settle_journal(&mut self) {
+        self.settling = None;
+        self.reach(CrashPoint::BeforeSettle);
+        let settled = self.journal.settle();
+        self.reach(CrashPoint::AfterSettle);
+        if let Err(error) = settled {
+            self.notice(
+                format!("the journal cannot be brought up to date: {error}"),
+                "free some disk space; nothing is lost, and it is tried again",
+            );
+            self.settling = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Settle));
+        }
+    }
+
     pub(crate) fn put(&mut self, entry: &Entry) {
+        self.put_row(Some(entry.to_row()));
+    }
+
+    fn put_row(&mut self, row: Option<serde_json::Result<TaskRow>>) {
         // A document of ours always serialises; if one did not, keeping the old row is the lesser harm.
-        let Ok(row) = entry.to_row() else { return };
+        let Some(Ok(row)) = row else { return };
         match self.batch.put.iter_mut().find(|old| old.id == row.id) {
             Some(old) => *old = row,
             None => self.batch.put.push(row),
@@ -360,9 +420,10 @@ impl<W: World> Core<W> {
                 Timer::Reach(shim) => self.reach_again(shim),
                 Timer::Idle => self.leave(),
                 Timer::Commit => {
-                    self.lazy = None;
-                    self.must_commit = true;
+                    self.retry = None;
+                    self.commit_or_retry();
                 }
+                Timer::Settle => self.settle_soon(),
             }
         }
     }
@@ -381,7 +442,6 @@ impl<W: World> Core<W> {
         }
         self.phase = Phase::Leaving;
         self.emit("daemon.stopping", None, Map::new());
-        self.must_commit = true;
         let answered: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| !pending.must_be_kept()).map(|(id, _)| *id).collect();
         for id in answered {

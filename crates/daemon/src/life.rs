@@ -98,13 +98,14 @@ impl<W: World> Core<W> {
 
     fn record_life(&mut self, id: &str, item: &LifeItem) {
         let Some(task) = self.tasks.get(id) else { return };
-        let entry = task.entry.clone();
-        let told = describe(&item.event, &task.state, item.end.as_deref());
-        self.put(&entry);
-        if let Some((kind, more)) = told {
-            self.emit(kind, Some((id, &entry.session)), more);
+        let (session, ended) = (task.entry.session.clone(), task.state.is_ended());
+        if let Some((kind, more)) = describe(&item.event, &task.state, item.end.as_deref()) {
+            self.emit(kind, Some((id, &session)), more);
         }
-        if !entry.doc.status.is_ended() {
+        if !ended {
+            if !self.changed.iter().any(|changed| changed == id) {
+                self.changed.push(id.to_owned());
+            }
             self.durable.push(Action::Reach(CrashPoint::AfterLife));
         }
     }
@@ -136,18 +137,23 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// The end: durable first, then the shim may forget, then everybody who waited hears of it.
+    /// The end: durable first, then everybody who waited hears of it, then the shim may forget.
     pub(crate) fn finish_task(&mut self, id: &str) {
-        self.must_commit = true;
         let Some(task) = self.tasks.remove(id) else { return };
+        self.put(&task.entry);
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
             shim.task = None;
             shim.watched = false;
         }
-        // Said only when durable: a daemon that dies now says it again, and says the same.
+        self.durable.push(Action::Reach(CrashPoint::AfterEnd));
+        if let Some(shim) = task.shim {
+            self.acks.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
+            self.acks.push(Action::Reach(CrashPoint::AfterAck));
+        }
+        // Said only when durable: a daemon that dies now says it again, and says the same. (Where the disk is full it is
+        // said nevertheless, and the shim keeps it.)
         self.commit_or_retry();
-        self.world.reach(CrashPoint::AfterEnd);
         let info = task_info(&task.entry, Live::default());
         for pending in task.pending {
             if let Some(pending) = self.take_pending(pending) {
@@ -157,18 +163,6 @@ impl<W: World> Core<W> {
         self.one_of_all_ended(&info);
         for follow in task.follows {
             self.end_follow(follow, info.output.bytes);
-        }
-        if let Some(shim) = task.shim {
-            let ack = [
-                Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } },
-                Action::Reach(CrashPoint::AfterAck),
-            ];
-            // Last, so that who waits is not kept waiting by the shim's making itself new; and never before it is durable.
-            if self.batch.is_empty() {
-                self.actions.extend(ack);
-            } else {
-                self.durable.extend(ack);
-            }
         }
         self.ended_since_gc += 1;
     }
@@ -277,10 +271,9 @@ impl<W: World> Core<W> {
         task.state = State::Ended(Outcome::from_wire(record.end.clone()));
         task.entry.doc.status = status(&task.state);
         task.entry.doc.end = Some(record);
-        let entry = task.entry.clone();
-        self.put(&entry);
-        let more = ended(entry.doc.status, entry.doc.end.as_ref());
-        self.emit("task.ended", Some((id, &entry.session)), more);
+        let more = ended(task.entry.doc.status, task.entry.doc.end.as_ref());
+        let session = task.entry.session.clone();
+        self.emit("task.ended", Some((id, &session)), more);
         self.finish_task(id);
     }
 }

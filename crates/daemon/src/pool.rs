@@ -121,7 +121,6 @@ impl<W: World> Core<W> {
         if let Some(task) = self.tasks.get_mut(task_id) {
             task.entry = entry;
         }
-        self.must_commit = true;
         let mark = self.actions.len();
         self.begin(task_id, shim);
         let later = self.actions.split_off(mark);

@@ -107,7 +107,6 @@ impl<W: World> Core<W> {
         self.emit("task.created", Some((&task_id, &entry.session)), object(told));
         self.emit("task.adopted", Some((&task_id, &entry.session)), object(json!({})));
         self.notice(format!("task {task_id} was running and not in the journal: taken in"), "");
-        self.must_commit = true;
         let task = Task { shim: Some(shim_id), ..Task::new(entry, state, policy) };
         self.tasks.insert(task_id, task);
     }

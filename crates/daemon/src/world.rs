@@ -38,10 +38,12 @@ pub enum CrashPoint {
     AfterStopSent,
     BeforeRemove,
     AfterRemove,
+    BeforeSettle,
+    AfterSettle,
 }
 
 impl CrashPoint {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::BeforeCreate,
         Self::AfterCreate,
         Self::AfterStart,
@@ -53,6 +55,8 @@ impl CrashPoint {
         Self::AfterStopSent,
         Self::BeforeRemove,
         Self::AfterRemove,
+        Self::BeforeSettle,
+        Self::AfterSettle,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -68,6 +72,8 @@ impl CrashPoint {
             Self::AfterStopSent => "after-stop-sent",
             Self::BeforeRemove => "before-remove",
             Self::AfterRemove => "after-remove",
+            Self::BeforeSettle => "before-settle",
+            Self::AfterSettle => "after-settle",
         }
     }
 }

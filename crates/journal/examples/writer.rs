@@ -1,5 +1,5 @@
-//! A journal's writer to be killed: commits batch after batch into the directory named by its argument, and prints each
-//! number once it is committed. For the test of durability.
+//! A journal's writer to be killed: commits or notes batch after batch in the directory named by its argument, and prints
+//! each number once that is done. For the test of durability.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -24,7 +24,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..EventRow::default()
         };
         let events = (last + 1..=last + EVENTS_A_BATCH).map(event).collect();
-        journal.commit(&Batch { put: vec![row], events, removed: Vec::new() })?;
+        let mut batch = Batch { put: vec![row], events, removed: Vec::new() };
+        match number % 11 {
+            0 => journal.commit(&batch)?,
+            5 => {
+                journal.note(&mut batch)?;
+                journal.settle()?;
+            }
+            _ => journal.note(&mut batch)?,
+        }
         writeln!(std::io::stdout(), "{number}")?;
     }
 }

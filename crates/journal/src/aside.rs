@@ -37,16 +37,22 @@ pub(crate) enum Unfinished {
 
 /// Chooses a name that nothing has, and writes it down.
 pub(crate) fn begin(dir: &Path, why: String) -> io::Result<Aside> {
-    let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
-    let name = (0..MAX_NAMES)
-        .map(|n| if n == 0 { format!("{PREFIX}{stamp}.db") } else { format!("{PREFIX}{stamp}-{n}.db") })
-        .find(|name| PARTS.iter().all(|part| !exists(&beside(&dir.join(name), part))))
-        .ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))?;
+    let name = free_name(dir, "db")?;
     let mut note = File::create(dir.join(NOTE))?;
     note.write_all(format!("{name}\n{why}\n").as_bytes())?;
     note.sync_all()?;
     sync_dir(dir)?;
     Ok(Aside { path: dir.join(name), why })
+}
+
+/// A name for something damaged that nothing in `dir` has.
+pub(crate) fn free_name(dir: &Path, extension: &str) -> io::Result<String> {
+    let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+    (0..MAX_NAMES)
+        .map(|n| if n == 0 { stamp.clone() } else { format!("{stamp}-{n}") })
+        .map(|stamp| format!("{PREFIX}{stamp}.{extension}"))
+        .find(|name| PARTS.iter().all(|part| !exists(&beside(&dir.join(name), part))))
+        .ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))
 }
 
 /// Moves whatever is still at `path` to its new name.

@@ -11,13 +11,14 @@ use crate::{Error, Journal, meta};
 impl Journal {
     /// Removes the events that the rule lets go, oldest first, and returns how many went. Fewer than `limit`: all are gone.
     pub fn expire_events(&mut self, rule: &EventRule) -> Result<u64, Error> {
-        let kept = self.totals.last_event + 1 - self.totals.first_event;
+        self.settle()?;
+        let mut totals = self.totals.get();
+        let kept = totals.last_event + 1 - totals.first_event;
         let surplus = rule.max_count.map_or(0, |max| kept.saturating_sub(max));
         let count = count_old(&self.conn, rule, surplus).map_err(|error| self.failed(error))?;
         if count == 0 {
             return Ok(0);
         }
-        let mut totals = self.totals;
         totals.first_event += count;
         remove_events(&mut self.conn, &totals).map_err(|error| self.failed(error))?;
         self.wrote(totals);
@@ -28,8 +29,9 @@ impl Journal {
     ///
     /// They stay in the record until a batch removes them, and until then every call names them again.
     pub fn expired_tasks(&self, rule: &TaskRule) -> Result<Vec<TaskRow>, Error> {
-        let mut count = self.totals.ended;
-        let mut bytes = self.totals.output_bytes;
+        // Where the disk is full there is nothing to wait for: this is what makes room.
+        let _ = self.settle();
+        let Totals { ended: mut count, output_bytes: mut bytes, .. } = self.totals.get();
         let sql = format!(
             "SELECT {TASK_COLUMNS} FROM task INDEXED BY task_ended WHERE ended_ms IS NOT NULL
              ORDER BY ended_ms, number LIMIT ?1"

@@ -1,13 +1,16 @@
-//! The open record and everything that can be asked of it. Writing is in `commit` and `expire`.
+//! The open record and everything that can be asked of it. Writing is in `commit` and `expire`, what is noted and not yet
+//! in the database in `ahead`: every question finds that too.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Params, params_from_iter};
 
+use crate::ahead::Ahead;
 use crate::checkpoint::Checkpointer;
-use crate::row::{self, Counts, EVENT_COLUMNS, EventPage, TASK_COLUMNS, TaskFilter, TaskRow, clamped};
+use crate::row::{self, Batch, Counts, EVENT_COLUMNS, EventPage, TASK_COLUMNS, TaskFilter, TaskRow, clamped};
 use crate::{Error, meta, open};
 
 /// A freshly opened record, and what happened to it on the way.
@@ -33,7 +36,10 @@ pub struct Journal {
     pub(crate) checkpointer: Checkpointer,
     pub(crate) conn: Connection,
     pub(crate) path: PathBuf,
-    pub(crate) totals: Totals,
+    pub(crate) totals: Cell<Totals>,
+    pub(crate) ahead: RefCell<Ahead>,
+    /// What is noted and not in the database yet, in order.
+    pub(crate) waiting: RefCell<Vec<Batch>>,
     secret: Option<[u8; 32]>,
 }
 
@@ -41,7 +47,7 @@ impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Journal")
             .field("path", &self.path)
-            .field("totals", &self.totals)
+            .field("totals", &self.totals.get())
             .finish_non_exhaustive()
     }
 }
@@ -92,18 +98,32 @@ impl Journal {
         open::open(dir)
     }
 
-    pub(crate) fn start(mut conn: Connection, path: PathBuf) -> Result<Self, Error> {
+    pub(crate) fn start(mut conn: Connection, dir: &Path, path: PathBuf) -> Result<Self, Error> {
         let totals = Totals::read(&conn).map_err(|error| Error::sql(&path, error))?;
         let checkpointer = Checkpointer::start(&mut conn, &path)?;
-        Ok(Self { checkpointer, conn, path, totals, secret: None })
+        let ahead = RefCell::new(Ahead::open(dir)?);
+        let (totals, waiting) = (Cell::new(totals), RefCell::default());
+        Ok(Self { checkpointer, conn, path, totals, ahead, waiting, secret: None })
     }
 
     pub fn task(&self, id: &str) -> Result<Option<TaskRow>, Error> {
-        self.one_task("id = ?1", id)
+        match self.waiting_task(|task| task.id == id) {
+            Some(task) => Ok(Some(task)),
+            None => self.one_task("id = ?1", id),
+        }
     }
 
     pub fn task_by_token(&self, token: &str) -> Result<Option<TaskRow>, Error> {
-        self.one_task("token = ?1", token)
+        match self.waiting_task(|task| task.token.as_deref() == Some(token)) {
+            Some(task) => Ok(Some(task)),
+            None => self.one_task("token = ?1", token),
+        }
+    }
+
+    /// The task as it was noted last.
+    fn waiting_task(&self, wanted: impl Fn(&TaskRow) -> bool) -> Option<TaskRow> {
+        let waiting = self.waiting.borrow();
+        waiting.iter().rev().flat_map(|batch| batch.put.iter().rev()).find(|task| wanted(task)).cloned()
     }
 
     fn one_task(&self, condition: &str, value: &str) -> Result<Option<TaskRow>, Error> {
@@ -115,12 +135,14 @@ impl Journal {
 
     /// The tasks that have not ended, oldest first.
     pub fn live(&self) -> Result<Vec<TaskRow>, Error> {
+        self.settle()?;
         let condition = "task INDEXED BY task_ended WHERE ended_ms IS NULL ORDER BY number";
         self.all(&format!("SELECT {TASK_COLUMNS} FROM {condition}"), [], row::task)
     }
 
     /// The tasks that pass the filter, newest first.
     pub fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, Error> {
+        self.settle()?;
         let mut sql = format!("SELECT {TASK_COLUMNS} FROM task WHERE true");
         let mut values = Vec::new();
         sql.push_str(match filter.ended {
@@ -148,39 +170,54 @@ impl Journal {
 
     /// The ids that begin with `prefix`, in order. No character of it has a special meaning.
     pub fn resolve(&self, prefix: &str, limit: usize) -> Result<Vec<String>, Error> {
-        let limit = clamped(limit);
+        let most = clamped(limit);
         let id = |row: &rusqlite::Row<'_>| row.get(0);
-        match after_all_with(prefix) {
+        let mut ids = match after_all_with(prefix) {
             Some(end) => {
                 let sql = "SELECT id FROM task WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3";
-                self.all(sql, (prefix, end, limit), id)
+                self.all(sql, (prefix, end, most), id)?
             }
-            None => self.all("SELECT id FROM task WHERE id >= ?1 ORDER BY id LIMIT ?2", (prefix, limit), id),
-        }
+            None => {
+                self.all("SELECT id FROM task WHERE id >= ?1 ORDER BY id LIMIT ?2", (prefix, most), id)?
+            }
+        };
+        let waiting = self.waiting.borrow();
+        let noted = waiting.iter().flat_map(|batch| &batch.put).filter(|task| task.id.starts_with(prefix));
+        ids.extend(noted.map(|task| task.id.clone()));
+        ids.sort_unstable();
+        ids.dedup();
+        ids.truncate(limit);
+        Ok(ids)
     }
 
-    /// How much is held. Costs nothing: the sums are kept.
-    pub fn counts(&self) -> Result<Counts, Error> {
-        let Totals { live, ended, output_bytes, first_event, last_event, .. } = self.totals;
+    /// How much is held. Costs next to nothing: the sums are kept.
+    pub fn counts(&self) -> Counts {
+        // What cannot be brought in now is not counted yet, and whoever noted it has been told.
+        let _ = self.settle();
+        let Totals { live, ended, output_bytes, first_event, last_event, .. } = self.totals.get();
         let events = last_event + 1 - first_event;
-        Ok(Counts { live, ended, output_bytes, events, first_event, last_event })
+        Counts { live, ended, output_bytes, events, first_event, last_event }
     }
 
     /// Up to `max` events with a number above `after`, in order.
     pub fn events(&self, after: u64, max: usize) -> Result<EventPage, Error> {
         let sql = format!("SELECT {EVENT_COLUMNS} FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2");
-        let events = self.all(&sql, (clamped(after), clamped(max)), row::event)?;
-        Ok(EventPage { events, first: self.totals.first_event, last: self.totals.last_event })
+        let mut events = self.all(&sql, (clamped(after), clamped(max)), row::event)?;
+        let waiting = self.waiting.borrow();
+        let noted = waiting.iter().flat_map(|batch| &batch.events).filter(|event| event.seq > after);
+        events.extend(noted.take(max - events.len()).cloned());
+        let Totals { first_event, last_event, .. } = self.totals.get();
+        Ok(EventPage { events, first: first_event, last: last_event })
     }
 
     /// The newest event number ever given, also when that event has expired; 0 before the first.
     pub fn last_event(&self) -> u64 {
-        self.totals.last_event
+        self.totals.get().last_event
     }
 
     /// The number for the next task: above every number ever put.
     pub fn next_number(&self) -> u64 {
-        self.totals.last_number + 1
+        self.totals.get().last_number + 1
     }
 
     /// This record's own random key, made when first asked for. It moves with what is kept of a damaged record.
@@ -212,8 +249,8 @@ impl Journal {
     }
 
     /// Moves the sums on to `next` after a write that succeeded.
-    pub(crate) fn wrote(&mut self, next: Totals) {
-        self.totals = next;
+    pub(crate) fn wrote(&self, next: Totals) {
+        self.totals.set(next);
         self.checkpointer.committed();
     }
 

@@ -9,7 +9,9 @@
 //! - Event numbers grow by one and are never given twice. What damage took away is filled with [`LOST_KIND`].
 //! - A damaged file is never written to, overwritten or deleted: it is moved aside and its name is told.
 //! - An idle journal makes no wake-ups, and a commit does not wait for the disk.
+//! - What is noted ahead of the database is found by every question, and by the next program that opens the record.
 
+mod ahead;
 mod aside;
 mod checkpoint;
 mod commit;
@@ -25,6 +27,7 @@ mod schema;
 mod tree;
 mod wal;
 
+pub use ahead::noted;
 pub use error::{Error, Field};
 pub use journal::{Journal, Notice, Opened};
 pub use row::{Batch, Counts, EventPage, EventRow, EventRule, TaskFilter, TaskRow, TaskRule};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::ahead;
 use crate::aside::{self, Aside, Unfinished};
 use crate::error::is_damage;
 use crate::journal::{Journal, Notice, Opened};
@@ -64,7 +65,32 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
         }
     };
     let conn = prepare(conn, &path)?;
-    Ok(Opened { journal: Journal::start(conn, path)?, notices })
+    let journal = Journal::start(conn, &dir, path)?;
+    notices.extend(take_over(&journal, &dir)?);
+    Ok(Opened { journal, notices })
+}
+
+/// Brings in what was noted last. What does not fit is set aside and told.
+fn take_over(journal: &Journal, dir: &Path) -> Result<Option<Notice>, Error> {
+    let path = dir.join(ahead::AHEAD_NAME);
+    let noted = ahead::noted(dir).map_err(|error| Error::io(&path, error))?;
+    if noted.is_empty() {
+        return Ok(None);
+    }
+    let left = match journal.take_over(noted) {
+        Err(Error::Duplicate { .. }) => None,
+        other => Some(other?),
+    };
+    if left == Some(0) {
+        journal.forget_notes()?;
+        return Ok(None);
+    }
+    let aside = dir.join(aside::free_name(dir, "ahead").map_err(|error| Error::io(&path, error))?);
+    fs::copy(&path, &aside).map_err(|error| Error::io(&path, error))?;
+    journal.forget_notes()?;
+    let what =
+        "the last notes of the journal do not fit what is in it, as after a power cut; they were set aside";
+    Ok(Some(Notice { what: what.to_owned(), path: Some(aside) }))
 }
 
 /// Settings for the life of the connection, and migrations.

@@ -3,9 +3,10 @@
 //! Not wire types and not model types: bodies are opaque text.
 
 use rusqlite::{Row, ToSql, types::ToSqlOutput};
+use serde::{Deserialize, Serialize};
 
 /// One task, as last put.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TaskRow {
     pub id: String,
     /// Start order: unique, given by the daemon from [`Journal::next_number`](crate::Journal::next_number), never changed.
@@ -23,7 +24,7 @@ pub struct TaskRow {
 }
 
 /// One event. Never changed once written.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EventRow {
     pub seq: u64,
     pub at_ms: i64,
@@ -37,7 +38,7 @@ pub struct EventRow {
 ///
 /// Removals come first, so that a removed task's token is free for a task put in the same batch; a task that is both
 /// put and removed is removed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Batch {
     pub put: Vec<TaskRow>,
     /// Numbered from [`Journal::last_event`](crate::Journal::last_event) + 1, in order.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
+#[path = "journal/ahead.rs"]
+mod ahead;
 #[path = "journal/damage.rs"]
 mod damage;
 #[path = "journal/durability.rs"]

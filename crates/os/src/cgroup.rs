@@ -20,6 +20,9 @@ pub struct Cgroup {
     path: PathBuf,
     dir: OwnedFd,
     events: OwnedFd,
+    /// Open from the beginning: a kill begins with them, and finds them also when there is no descriptor left.
+    procs: OwnedFd,
+    kill: Option<OwnedFd>,
 }
 
 impl Cgroup {
@@ -39,9 +42,12 @@ impl Cgroup {
     pub fn open(path: &Path) -> io::Result<Self> {
         let dir =
             rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let events =
-            rustix::fs::openat(&dir, "cgroup.events", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { path: path.to_owned(), dir, events })
+        let file = |name: &str, flags| rustix::fs::openat(&dir, name, flags | OFlags::CLOEXEC, Mode::empty());
+        let events = file("cgroup.events", OFlags::RDONLY)?;
+        let procs = file("cgroup.procs", OFlags::RDONLY)?;
+        // Older kernels have none.
+        let kill = file("cgroup.kill", OFlags::WRONLY).ok();
+        Ok(Self { path: path.to_owned(), dir, events, procs, kill })
     }
 
     /// Its directory.
@@ -73,20 +79,28 @@ impl Cgroup {
     /// Kills everybody in it and below it, forks in progress included. A process whose first thread has exited
     /// survives this, and has to be killed by its pid.
     pub fn kill(&self) -> io::Result<()> {
-        let file =
-            rustix::fs::openat(&self.dir, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::io::retry_on_intr(|| rustix::io::write(&file, b"1"))?;
+        let kill = self.kill.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        rustix::io::retry_on_intr(|| rustix::io::write(kill, b"1"))?;
         Ok(())
     }
 
     /// The numbers of all processes in it and in cgroups below it, which the task may have made.
     pub fn pids(&self) -> io::Result<Vec<Pid>> {
-        let mut found = read_pids(&self.path)?;
+        let mut found = read_pids(&self.procs)?;
+        if !self.has_subgroups() {
+            return Ok(found);
+        }
         for below in subgroups(&self.path) {
             // One that goes away while we look has nobody in it.
-            found.extend(read_pids(&below).unwrap_or_default());
+            let file = fs::File::open(below.join("cgroup.procs")).ok();
+            found.extend(file.and_then(|file| read_pids(&file.into()).ok()).unwrap_or_default());
         }
         Ok(found)
+    }
+
+    /// Listing a cgroup costs more than reading who is in it; the kernel counts a link for each one below.
+    fn has_subgroups(&self) -> bool {
+        rustix::fs::fstat(&self.dir).map_or(true, |stat| stat.st_nlink != 2)
     }
 
     /// Removes it and makes it again: empty, and as if it had never been killed.
@@ -102,14 +116,23 @@ impl Cgroup {
     }
 }
 
-fn read_pids(cgroup: &Path) -> io::Result<Vec<Pid>> {
-    match fs::read_to_string(cgroup.join("cgroup.procs")) {
-        // A process of another PID namespace shows as 0.
-        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|&pid| pid > 0).collect()),
-        // A threaded cgroup lists its processes at the top of the threaded part.
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
-        Err(error) => Err(error),
+fn read_pids(procs: &OwnedFd) -> io::Result<Vec<Pid>> {
+    let mut text = Vec::new();
+    let mut part = [0_u8; 4096];
+    loop {
+        match rustix::io::pread(procs, &mut part, text.len() as u64) {
+            Ok(0) => break,
+            Ok(length) => text.extend_from_slice(part.get(..length).unwrap_or_default()),
+            Err(rustix::io::Errno::INTR) => {}
+            // A threaded cgroup lists its processes at the top of the threaded part.
+            Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
     }
+    let numbers =
+        text.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok());
+    // A process of another PID namespace shows as 0.
+    Ok(numbers.filter(|&pid| pid > 0).collect())
 }
 
 /// Every cgroup below this one, parents before children.

@@ -18,6 +18,7 @@ pub mod signal;
 pub mod spawn;
 pub mod tree;
 
+mod born;
 mod child;
 mod clone;
 mod lost;

@@ -194,6 +194,9 @@ impl SignalFd {
                 let number = record.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
                 received.extend(number.and_then(|number| Signal::from_raw(i32::try_from(number).ok()?)));
             }
+            if filled < buffer.len() {
+                break;
+            }
         }
         Ok(received)
     }

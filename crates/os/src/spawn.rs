@@ -10,9 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
 
+use crate::born;
 use crate::child::{self, Orders, Report, SHELL};
 use crate::clone::{self, Child, CloneError};
-use crate::process::{Identity, identity};
+use crate::process::Identity;
 use crate::signal;
 
 /// Where programs are looked for when the environment has no PATH.
@@ -149,9 +150,10 @@ pub fn spawn(spec: &SpawnSpec<'_>) -> Result<Spawned, SpawnError> {
         return Err(SpawnError { stage: Stage::Program, errno: libc::ENOENT, path: None });
     }
     let candidates = candidates(program, spec.envp);
+    let before = born::ticks();
     let child = start(spec, &candidates, make)?;
     // Our child, and not reaped: the number is its own, even if it has ended by now.
-    if let Some(identity) = identity(child.pid) {
+    if let Some(identity) = born::child(child.pid, before, born::ticks()) {
         return Ok(Spawned { identity, pidfd: child.pidfd });
     }
     clone::abandon(child.pid);
@@ -286,6 +288,7 @@ impl Drop for AllBlocked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::identity;
 
     fn strings(list: &[&str]) -> Vec<CString> {
         list.iter().map(|text| CString::new(*text).unwrap()).collect()

@@ -147,9 +147,11 @@ impl Tree {
 
     /// Whether there is nobody: no child, dead or alive, and nobody in the cgroup. This is the proof of death.
     pub fn is_empty(&self) -> io::Result<bool> {
-        if has_children()? {
-            return Ok(false);
-        }
+        Ok(!has_children()? && self.is_deserted()?)
+    }
+
+    /// Whether nobody is in the cgroup. With [`Tree::reap`] having just said that there is no child, the proof of death.
+    pub fn is_deserted(&self) -> io::Result<bool> {
         self.cgroup.as_ref().map_or(Ok(true), |cgroup| cgroup.populated().map(|populated| !populated))
     }
 

@@ -39,6 +39,10 @@ impl Output {
         self.streams.iter().enumerate().filter_map(|(place, fd)| Some((place, fd.as_ref()?)))
     }
 
+    pub(crate) fn is_open(&self, place: usize) -> bool {
+        self.streams.get(place).is_some_and(Option::is_some)
+    }
+
     /// Both pipes have come to their end: nobody can write any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.streams.iter().all(Option::is_none)

@@ -6,6 +6,7 @@ mod wait;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,9 @@ use crate::stdin::Stdin;
 /// breath.
 const HOLD_MS: u64 = 3;
 
+/// How long the streams are left alone when a death is to be expected.
+const QUIET_MS: u64 = 2;
+
 /// `belay shim NAME SOCKET [CGROUP]`, with the daemon's connection as standard input. Started by a daemon only.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     match set_up(args) {
@@ -54,6 +58,8 @@ struct Shim {
     children: SignalFd,
     tree: Tree,
     pipes: Option<Pipes>,
+    /// What a task reads that was given no input.
+    null: OwnedFd,
     task: Option<Task>,
     killing: Option<Killing>,
     watched: bool,
@@ -63,6 +69,9 @@ struct Shim {
     buffer: Box<[u8]>,
     /// The link failed while something was being said.
     link_broken: bool,
+    /// Until then only a death is news: the tree is being killed, or a stream has ended, which is mostly how a process
+    /// begins to end. What is in the pipes meanwhile is read afterwards.
+    quiet_until_ms: Option<u64>,
     /// Somebody waits for the pid of the task that is being started.
     hurry: bool,
     /// The task is over for the daemon but not everybody is dead: stay until they are, then leave.
@@ -95,7 +104,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
     let children = SignalFd::new(&[Signal::CHLD])?;
     tree::become_subreaper()?;
     let link = Link::new(control)?;
-    let pipes = Pipes::new()?;
+    let (pipes, null) = (Pipes::new()?, fds::null()?);
     // Last what would stay behind: from here on nothing fails that `clean_up` does not follow.
     let listener = UnixListener::bind(&socket)?;
     listener.set_nonblocking(true)?;
@@ -115,6 +124,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         children,
         tree: Tree::new(cgroup),
         pipes: Some(pipes),
+        null,
         task: None,
         killing: None,
         watched: false,
@@ -122,6 +132,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         hold_until_ms: None,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         link_broken: false,
+        quiet_until_ms: None,
         hurry: false,
         lingering: false,
         leaving: false,
@@ -147,6 +158,7 @@ impl Shim {
                 }
             }
             self.look_after_tree()?;
+            self.quiet_until_ms = self.quiet_until_ms.filter(|until_ms| monotonic_ms() < *until_ms);
             self.feed(Input::Tick)?;
             self.flush()?;
             if self.tell_output() {
@@ -205,8 +217,8 @@ impl Shim {
         let dir = PathBuf::from(start.dir.as_os_str());
         let Some(pipes) = self.pipes.take() else { return Input::Spawned(Err(no_pipes())) };
         let cgroup = self.tree.cgroup().map(Cgroup::dir);
-        let held = spawn::start(start, &pipes, cgroup);
-        let Pipes { stdout, stderr, .. } = pipes;
+        let held = spawn::start(start, &pipes, self.null.as_fd(), cgroup);
+        let Pipes { stdout, stderr } = pipes;
         let (leader, stdin, result) = match held {
             Ok(held) => {
                 let id = held.spawned.identity;
@@ -230,6 +242,7 @@ impl Shim {
         if level == Level::Kill {
             let (killing, strike) = Killing::begin(&mut self.tree, leader, monotonic_ms());
             self.killing = Some(killing);
+            self.quiet_until_ms = Some(monotonic_ms() + QUIET_MS);
             return Some(Input::Signalled(strike));
         }
         kill::ask(&self.tree, level, leader).map(Input::Signalled)
@@ -252,16 +265,17 @@ impl Shim {
             }
             self.feed(Input::LeaderExited(core_exit(*exit)))?;
         }
-        if self.killing.is_some() && !(no_child_left && self.tree.is_empty()?) {
+        let empty = no_child_left && self.tree.is_deserted()?;
+        if self.killing.is_some() && !empty {
             self.next_kill_round(!reaped.is_empty())?;
         }
         let held = self.core.state().is_some_and(|state| !state.is_ended());
         let spawned = self.task.as_ref().is_some_and(|task| task.leader.is_some());
-        if held && spawned && no_child_left && self.tree.is_empty()? {
+        if held && spawned && empty {
             self.drain()?;
             self.feed(Input::TreeEmpty)?;
         }
-        if self.lingering && no_child_left && self.tree.is_empty()? {
+        if self.lingering && empty {
             self.leaving = true;
         }
         Ok(())
@@ -281,6 +295,9 @@ impl Shim {
     fn read(&mut self, place: usize) -> io::Result<()> {
         let Some(task) = &mut self.task else { return Ok(()) };
         let any = task.output.read(place, &mut self.buffer, now().wall_ms);
+        if !task.output.is_open(place) {
+            self.quiet_until_ms = Some(monotonic_ms() + QUIET_MS);
+        }
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
     }
 

@@ -1,7 +1,7 @@
 //! Turns a start message into a process: the pipes, the program, and an error in people's words if it fails.
 
 use std::ffi::{CString, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
 use belay_model::{SpawnFailure, SpawnStage};
@@ -17,7 +17,6 @@ use crate::output::PIPE_BYTES;
 pub(crate) struct Pipes {
     pub(crate) stdout: (OwnedFd, OwnedFd),
     pub(crate) stderr: (OwnedFd, OwnedFd),
-    pub(crate) null: OwnedFd,
 }
 
 impl Pipes {
@@ -26,7 +25,7 @@ impl Pipes {
         let stderr = fds::pipe(PIPE_BYTES)?;
         fds::set_nonblocking(&stdout.0, true)?;
         fds::set_nonblocking(&stderr.0, true)?;
-        Ok(Self { stdout, stderr, null: fds::null()? })
+        Ok(Self { stdout, stderr })
     }
 }
 
@@ -41,7 +40,8 @@ pub(crate) struct Held {
 pub(crate) fn start(
     start: &Start,
     pipes: &Pipes,
-    cgroup: Option<std::os::fd::BorrowedFd<'_>>,
+    null: BorrowedFd<'_>,
+    cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<Held, SpawnFailure> {
     let argv = c_strings(&start.argv, "argument")?;
     let envp = c_strings(&start.env, "environment variable")?;
@@ -58,7 +58,7 @@ pub(crate) fn start(
         cwd: cwd.first().map(CString::as_c_str),
         umask: start.umask,
         rlimits: &rlimits,
-        stdin: stdin.as_ref().map_or(pipes.null.as_fd(), |(read, _)| read.as_fd()),
+        stdin: stdin.as_ref().map_or(null, |(read, _)| read.as_fd()),
         stdout: pipes.stdout.1.as_fd(),
         stderr: pipes.stderr.1.as_fd(),
         cgroup,

@@ -48,10 +48,7 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn daemon_status(&mut self, caller: &Caller) {
-        let counts = match self.journal.counts() {
-            Ok(counts) => counts,
-            Err(error) => return self.fail(caller, journal_error(&error)),
-        };
+        let counts = self.journal.counts();
         let result = StatusResult {
             version: VERSION.to_owned(),
             pid: own_pid(),
@@ -113,7 +110,7 @@ impl<W: World> Core<W> {
     }
 
     fn tasks_finding(&self) -> Finding {
-        let ended = self.journal.counts().map_or(0, |counts| counts.ended);
+        let ended = self.journal.counts().ended;
         finding(Verdict::Ok, "tasks", &format!("{} live, {ended} ended and kept", self.tasks.len()))
     }
 

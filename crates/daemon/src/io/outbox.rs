@@ -3,13 +3,22 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 
-use tokio::net::UnixStream;
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::Notify;
+
+/// Where every connection reads to: one at a time, and never across a wait.
+pub(crate) type Scratch = RefCell<Box<[u8]>>;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    stream: UnixStream,
+    /// The connection, watched for what comes in only, which is what tokio does for the reading end of a pipe. Room for
+    /// what goes out is watched for only while something has to wait for it: otherwise every message that the other side
+    /// takes would wake us.
+    stream: Receiver,
     queue: RefCell<VecDeque<Vec<u8>>>,
     /// How much of the first entry has left.
     sent: Cell<usize>,
@@ -21,9 +30,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(stream: UnixStream) -> Self {
-        Self {
-            stream,
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream: Receiver::from_owned_fd_unchecked(stream.into())?,
             queue: RefCell::default(),
             sent: Cell::new(0),
             queued_bytes: Cell::new(0),
@@ -31,11 +41,23 @@ impl Outbox {
             drained: Notify::new(),
             closing: Cell::new(false),
             broken: Cell::new(false),
-        }
+        })
     }
 
-    pub(crate) const fn stream(&self) -> &UnixStream {
-        &self.stream
+    /// Waits until something has come in, and hands it on. Says how much it was: nothing, at the end of the connection.
+    pub(crate) async fn read(&self, scratch: &Scratch, take: impl FnOnce(&[u8])) -> io::Result<usize> {
+        loop {
+            self.stream.readable().await?;
+            let mut room = scratch.borrow_mut();
+            match self.stream.try_read(&mut room) {
+                Ok(length) => {
+                    take(room.get(..length).unwrap_or_default());
+                    return Ok(length);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.is_closing() => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Queues a message and writes as much as the other side takes now. Says how many bytes have left.
@@ -49,7 +71,7 @@ impl Outbox {
         if !was_empty {
             return 0;
         }
-        let left = self.write_now();
+        let left = self.write_now(|bytes| Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?));
         if !self.queue.borrow().is_empty() {
             self.changed.notify_one();
         }
@@ -67,11 +89,11 @@ impl Outbox {
         self.closing.get() || self.broken.get()
     }
 
-    fn write_now(&self) -> usize {
+    fn write_now(&self, write: impl Fn(&[u8]) -> io::Result<usize>) -> usize {
         let mut total = 0;
         let mut queue = self.queue.borrow_mut();
         while let Some(first) = queue.front() {
-            match self.stream.try_write(&first[self.sent.get()..]) {
+            match write(&first[self.sent.get()..]) {
                 Ok(written) => {
                     total += written;
                     self.sent.set(self.sent.get() + written);
@@ -81,6 +103,7 @@ impl Outbox {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     // The reader notices the end of the connection and tells the core.
                     self.broken.set(true);
@@ -101,20 +124,31 @@ impl Outbox {
             if self.queue.borrow().is_empty() {
                 self.drained.notify_waiters();
                 if self.is_closing() {
+                    // Whoever reads here or at the other end learns of it.
+                    let _ = shutdown(&self.stream, Shutdown::Both);
                     return;
                 }
                 self.changed.notified().await;
                 continue;
             }
-            if self.stream.writable().await.is_err() {
+            if self.empty_queue(&wrote).await.is_err() {
                 return;
             }
-            let left = self.write_now();
+        }
+    }
+
+    /// Writes as the other side reads, until nothing is left.
+    async fn empty_queue(&self, wrote: &impl Fn(usize)) -> io::Result<()> {
+        let room = Sender::from_owned_fd_unchecked(self.stream.as_fd().try_clone_to_owned()?)?;
+        while !self.queue.borrow().is_empty() {
+            room.writable().await?;
+            let left = self.write_now(|bytes| room.try_write(bytes));
             if left > 0 {
                 self.drained.notify_waiters();
                 wrote(left);
             }
         }
+        Ok(())
     }
 
     /// Waits until no more than so much is queued.

@@ -1,5 +1,6 @@
 //! The world as it is: `/proc`, the file system, the kernel's randomness.
 
+use std::cell::OnceCell;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,6 +18,16 @@ use crate::world::{CrashPoint, World};
 pub(crate) struct RealWorld {
     /// Where this daemon ends itself as `kill -9` would, for tests of recovery: the point, and how often it may be passed.
     pub(crate) crash_at: Option<(String, std::cell::Cell<u32>)>,
+    /// Whoever was asked for first, which is nobody but the owner of this daemon.
+    pub(crate) user: OnceCell<(u32, String)>,
+}
+
+/// The name of a local user, or else the number, which is always right: a static program cannot ask the name services.
+fn look_up_user(uid: u32) -> String {
+    let file = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid));
+    found.and_then(|fields| fields.first().map(|&name| name.to_owned())).unwrap_or_else(|| uid.to_string())
 }
 
 impl World for RealWorld {
@@ -68,13 +79,8 @@ impl World for RealWorld {
     }
 
     fn user_name(&self, uid: u32) -> String {
-        // A static program cannot ask the name services; the file has the local users, and the number is always right.
-        let file = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid));
-        found
-            .and_then(|fields| fields.first().map(|&name| name.to_owned()))
-            .unwrap_or_else(|| uid.to_string())
+        let (known, name) = self.user.get_or_init(|| (uid, look_up_user(uid)));
+        if *known == uid { name.clone() } else { look_up_user(uid) }
     }
 
     fn boot(&self) -> String {

@@ -13,7 +13,7 @@ use belay_record::frame;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Scratch};
 use super::real::RealWorld;
 use super::{search, server, shims};
 use crate::core::Core;
@@ -52,9 +52,12 @@ pub(crate) struct Hub {
     pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
     pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
     pub(crate) recipe: ShimRecipe,
+    pub(crate) scratch: Scratch,
     /// What clients have sent of lines that have no end yet.
     pub(crate) unfinished_bytes: Cell<usize>,
     timer: Notify,
+    /// When whoever keeps the time looks again.
+    asleep_until: Cell<Option<u64>>,
     serving: Notify,
     exit: Notify,
     numbers: Cell<u64>,
@@ -69,8 +72,10 @@ impl Hub {
             clients: RefCell::default(),
             shims: RefCell::default(),
             recipe,
+            scratch: RefCell::new(vec![0; server::READ_BYTES].into_boxed_slice()),
             unfinished_bytes: Cell::new(0),
             timer: Notify::new(),
+            asleep_until: Cell::new(None),
             serving: Notify::new(),
             exit: Notify::new(),
             numbers: Cell::new(0),
@@ -96,7 +101,11 @@ impl Hub {
             }
         }
         self.busy.set(false);
-        self.timer.notify_one();
+        // Whoever sleeps too short looks and sleeps again; being woken for nothing costs more.
+        let next = self.core.borrow().next_deadline();
+        if next.is_some_and(|next| self.asleep_until.get().is_none_or(|until| next < until)) {
+            self.timer.notify_one();
+        }
         if self.core.borrow().is_serving() {
             self.serving.notify_one();
         }
@@ -195,6 +204,7 @@ impl Hub {
 async fn keep_time(hub: Rc<Hub>) {
     loop {
         let deadline = hub.core.borrow().next_deadline();
+        hub.asleep_until.set(deadline);
         match deadline {
             None => hub.timer.notified().await,
             Some(at) => {

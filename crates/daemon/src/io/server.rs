@@ -16,7 +16,7 @@ use crate::event::{ClientId, Event};
 /// How many lines of one client are handled before others get their turn.
 const LINES_IN_A_ROW: usize = 16;
 
-const READ_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
     let own = rustix::process::getuid().as_raw();
@@ -45,7 +45,7 @@ fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32) {
         return;
     }
     let client = hub.next_client();
-    let outbox = Rc::new(Outbox::new(stream));
+    let Ok(outbox) = stream.into_std().and_then(Outbox::new).map(Rc::new) else { return };
     hub.clients.borrow_mut().insert(client, Rc::clone(&outbox));
     hub.dispatch(Event::ClientCame { client, uid });
     let writer = (Rc::clone(hub), Rc::clone(&outbox));
@@ -77,18 +77,12 @@ async fn listen(hub: &Rc<Hub>, client: ClientId, outbox: &Outbox) {
     loop {
         // A client that does not read its answers is not asked for more questions.
         outbox.below(bounds::CLIENT_QUEUE_BYTES).await;
-        if outbox.is_closing() || outbox.stream().readable().await.is_err() {
+        if outbox.is_closing() {
             return;
         }
-        let start = buffer.len();
-        buffer.resize(start + READ_BYTES, 0);
-        let read = outbox.stream().try_read(&mut buffer[start..]);
-        buffer.truncate(start + read.as_ref().copied().unwrap_or(0));
-        match read {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            Err(_) => return,
+        let read = outbox.read(&hub.scratch, |bytes| buffer.extend_from_slice(bytes)).await;
+        if read.unwrap_or(0) == 0 {
+            return;
         }
         scanned = take_lines(hub, client, outbox, &mut buffer, scanned).await;
         unfinished.set(buffer.len());

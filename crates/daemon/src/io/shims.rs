@@ -28,8 +28,8 @@ const KILL_MS: u64 = 10_000;
 
 pub(crate) fn spawn(hub: &Rc<Hub>, shim: ShimId, name: &str) {
     match start(&hub.recipe, name) {
-        Ok((stream, process)) => {
-            attach(hub, shim, stream);
+        Ok((outbox, process)) => {
+            attach(hub, shim, outbox);
             hub.push_event(Event::ShimSpawned { shim, process });
         }
         Err(error) => hub.push_event(Event::ShimNotSpawned { shim, error }),
@@ -37,10 +37,10 @@ pub(crate) fn spawn(hub: &Rc<Hub>, shim: ShimId, name: &str) {
 }
 
 /// Starts a shim with one end of a socket pair as its standard input, and nothing of our environment.
-fn start(recipe: &ShimRecipe, name: &str) -> Result<(UnixStream, ProcessId), String> {
+fn start(recipe: &ShimRecipe, name: &str) -> Result<(Outbox, ProcessId), String> {
     let told = |error: std::io::Error| error.to_string();
     let (ours, theirs) = StdStream::pair().map_err(told)?;
-    ours.set_nonblocking(true).map_err(told)?;
+    let outbox = Outbox::new(ours).map_err(told)?;
     let null = fds::null().map_err(told)?;
     let word = |bytes: &[u8]| CString::new(bytes).map_err(|error| error.to_string());
     let socket = recipe.socket(name);
@@ -72,17 +72,16 @@ fn start(recipe: &ShimRecipe, name: &str) -> Result<(UnixStream, ProcessId), Str
         error.to_string()
     })?;
     let Identity { pid, start_ticks } = spawned.identity;
-    let stream = UnixStream::from_std(ours).map_err(told)?;
-    Ok((stream, ProcessId { pid, start_ticks }))
+    Ok((outbox, ProcessId { pid, start_ticks }))
 }
 
 pub(crate) fn connect(hub: &Rc<Hub>, shim: ShimId, name: &str) {
     let socket = hub.recipe.socket(name);
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        match reach(&socket).await {
-            Ok(stream) => {
-                attach(&hub, shim, stream);
+        match reach(&socket).await.and_then(UnixStream::into_std).and_then(Outbox::new) {
+            Ok(outbox) => {
+                attach(&hub, shim, outbox);
                 hub.dispatch(Event::ShimConnected { shim });
             }
             Err(error) => {
@@ -108,8 +107,8 @@ async fn reach(socket: &std::path::Path) -> std::io::Result<UnixStream> {
     UnixStream::connect(socket).await
 }
 
-fn attach(hub: &Rc<Hub>, shim: ShimId, stream: UnixStream) {
-    let outbox = Rc::new(Outbox::new(stream));
+fn attach(hub: &Rc<Hub>, shim: ShimId, outbox: Outbox) {
+    let outbox = Rc::new(outbox);
     hub.shims.borrow_mut().insert(shim, Rc::clone(&outbox));
     let writer = Rc::clone(&outbox);
     tokio::task::spawn_local(async move { writer.run(|_| ()).await });
@@ -127,16 +126,10 @@ fn attach(hub: &Rc<Hub>, shim: ShimId, stream: UnixStream) {
 
 async fn listen(hub: &Rc<Hub>, shim: ShimId, outbox: &Outbox) {
     let mut frames = Frames::default();
-    let mut buffer = vec![0; 4096];
     loop {
-        if outbox.stream().readable().await.is_err() || outbox.is_closing() {
+        let read = outbox.read(&hub.scratch, |bytes| frames.feed(bytes)).await;
+        if read.unwrap_or(0) == 0 || outbox.is_closing() {
             return;
-        }
-        match outbox.stream().try_read(&mut buffer) {
-            Ok(0) => return,
-            Ok(length) => frames.feed(&buffer[..length]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            Err(_) => return,
         }
         // Everything that one read brought is one event, so that it is one commit.
         let mut messages: Vec<FromShim> = Vec::new();

@@ -1,6 +1,7 @@
 //! How a daemon comes up: settings, directories, lock, journal, containment, then the loop. Whoever started it is told
 //! when it is ready, or why it is not.
 
+use std::cell::OnceCell;
 use std::ffi::{CString, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -127,8 +128,8 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         output_limit_bytes: Config::DEFAULT_OUTPUT_LIMIT_BYTES,
     };
     let crash_at = settings.crash_at.map(|(point, count)| (point, std::cell::Cell::new(count)));
-    let mut core =
-        Core::new(RealWorld { crash_at }, config, journal, now()).map_err(|error| explain(&error))?;
+    let mut core = Core::new(RealWorld { crash_at, user: OnceCell::new() }, config, journal, now())
+        .map_err(|error| explain(&error))?;
     for notice in notices {
         let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
         core.notice(notice.what, hint.as_deref().unwrap_or_default());

@@ -46,7 +46,8 @@ impl Shim {
             sources.push((Source::Link, link.as_fd(), PollFlags::IN | out));
         }
         if let Some(task) = &self.task {
-            let streams = task.output.streams();
+            let quiet = self.quiet_until_ms.is_some();
+            let streams = task.output.streams().filter(|_| !quiet);
             sources.extend(streams.map(|(place, fd)| (Source::Stream(place), fd.as_fd(), PollFlags::IN)));
             sources.extend(task.stdin.wants().map(|fd| (Source::Stdin, fd, PollFlags::OUT)));
             let cgroup = self.tree.cgroup().filter(|_| task.leader_reaped);
@@ -57,7 +58,8 @@ impl Shim {
 
     fn sleep_ms(&self) -> Option<u64> {
         let round = self.killing.as_ref().map(Killing::next_round_ms);
-        let next = self.core.next_deadline().into_iter().chain(round).chain(self.hold_until_ms).min()?;
+        let others = [round, self.hold_until_ms, self.quiet_until_ms].into_iter().flatten();
+        let next = self.core.next_deadline().into_iter().chain(others).min()?;
         Some(next.saturating_sub(monotonic_ms()))
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use belay_daemon::event::Event;
-use belay_journal::{EventRow, Journal, TaskRow};
+use belay_journal::{Batch, EventRow, Journal, TaskRow};
 use belay_protocol::life::End;
 use belay_protocol::shim::EndRecord;
 use belay_record::convert::outcome_info;
@@ -52,14 +52,25 @@ impl Sim {
     pub(crate) fn observe(&mut self) -> Checked {
         loop {
             let Some(observer) = &self.observer else { return Ok(()) };
-            let page = observer.journal.events(observer.seen, PAGE).map_err(|error| error.to_string())?;
-            if page.events.is_empty() {
+            let seen = observer.seen;
+            let page = observer.journal.events(seen, PAGE).map_err(|error| error.to_string())?;
+            let mut events = page.events;
+            if events.is_empty() {
+                events = self.noted()?.into_iter().flat_map(|batch| batch.events).collect();
+                events.retain(|event| event.seq > seen);
+            }
+            if events.is_empty() {
                 return Ok(());
             }
-            for event in page.events {
+            for event in events {
                 self.check_event(&event).map_err(|fault| format!("event {}: {fault}", event.seq))?;
             }
         }
+    }
+
+    /// What is durable and not in the database yet.
+    fn noted(&self) -> Result<Vec<Batch>, String> {
+        belay_journal::noted(self.dir.path()).map_err(|error| error.to_string())
     }
 
     fn check_event(&mut self, event: &EventRow) -> Checked {
@@ -114,7 +125,11 @@ impl Sim {
 
     fn row(&self, id: &str) -> Result<Option<TaskRow>, String> {
         let Some(observer) = &self.observer else { return Ok(None) };
-        observer.journal.task(id).map_err(|error| error.to_string())
+        let noted = self.noted()?.into_iter().flat_map(|batch| batch.put).rfind(|row| row.id == id);
+        match noted {
+            Some(row) => Ok(Some(row)),
+            None => observer.journal.task(id).map_err(|error| error.to_string()),
+        }
     }
 
     /// The one place where an end is held against the truth, at the moment at which it becomes durable.
@@ -180,9 +195,12 @@ impl Sim {
         if let Some((id, truth)) = open {
             return Err(format!("{id} has no end: {truth:?}"));
         }
-        let rows = self.observer.as_ref().map(|observer| observer.journal.live());
-        if let Some(row) = rows.and_then(Result::ok).and_then(|rows| rows.into_iter().next()) {
-            return Err(format!("{} is live in the journal and nobody cares", row.id));
+        let live = self.observer.as_ref().and_then(|observer| observer.journal.live().ok());
+        let noted = self.noted()?.into_iter().flat_map(|batch| batch.put);
+        for id in live.unwrap_or_default().into_iter().chain(noted).map(|row| row.id) {
+            if self.row(&id)?.is_some_and(|row| row.ended_ms.is_none()) {
+                return Err(format!("{id} is live in the journal and nobody cares"));
+            }
         }
         self.check_clients_at_end()?;
         self.check_shims_at_end()?;
@@ -215,6 +233,7 @@ impl Sim {
 
     /// Nothing waits for a clock that no longer matters: what is armed is the idle exit, or nothing.
     fn check_daemon_at_end(&mut self) -> Checked {
+        self.let_journal_settle()?;
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let armed = daemon.core.next_deadline();
         match (armed, self.plan.idle_exit_ms) {
@@ -222,6 +241,19 @@ impl Sim {
             (Some(at), Some(_)) => self.check_idle_exit(at),
             _ => Err(format!("at {} a timer is armed for {armed:?} and nothing is left to do", self.mono_ms)),
         }
+    }
+
+    /// What is noted last comes into the database without anybody asking.
+    fn let_journal_settle(&mut self) -> Checked {
+        for _ in 0..MOST_LAST_TURNS {
+            let Some(daemon) = self.daemon.as_ref().filter(|daemon| !daemon.core.is_settled()) else {
+                return Ok(());
+            };
+            let at = daemon.core.next_deadline().ok_or("notes are left and no timer is armed")?;
+            self.pass_time(at)?;
+            self.tell_daemon(Event::Tick)?;
+        }
+        Err("the journal does not settle".to_owned())
     }
 
     fn check_idle_exit(&mut self, at_ms: u64) -> Checked {
