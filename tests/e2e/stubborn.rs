@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
-use belay_testkit::{LONG, end, example, freeze, look_at, wait_until};
+use belay_protocol::task::{OutcomeInfo, Status, StopResult, StopVerdict, TaskInfo};
+use belay_testkit::{LONG, World, end, example, freeze, look_at, wait_until};
 
 use crate::support::{FOREVER, builder, stop_of, world};
 
@@ -52,22 +52,59 @@ fn a_shim_that_stands_still_keeps_nobody_waiting() {
     assert_eq!(ended.outcome.unwrap().reason.as_deref(), Some("first"));
 }
 
+/// A task of three whose shim stands still: the task, everybody, and what thaws the shim at the end.
+fn task_with_a_frozen_shim(world: &World) -> (TaskInfo, Vec<i32>, impl Sized) {
+    let id =
+        world.run_detached(["sh", "-c", &format!("sleep {FOREVER} & sleep {FOREVER} & echo ready; wait")]);
+    world.wait_for_output(&id, "ready", |said| said == b"ready\n");
+    let task = world.get(&id);
+    let shim = task.held_by.as_ref().unwrap().shim_pid;
+    let processes = task.processes.iter().flatten().map(|process| process.pid);
+    let everybody: Vec<i32> = processes.chain([shim]).collect();
+    assert_eq!(everybody.len(), 4, "{task:?}");
+    (task, everybody, freeze(shim))
+}
+
+/// Stops the task by force and says what is proved; everybody must be dead.
+fn stop_though_frozen(world: &World) -> (StopResult, OutcomeInfo) {
+    let (TaskInfo { id, .. }, everybody, _frozen) = task_with_a_frozen_shim(world);
+    let stopped: StopResult = world.belay(["stop", "--kill", "--reason", "stuck", "--json", &id]).ok().json();
+    assert_eq!(stopped.result, StopVerdict::Accepted);
+    for pid in everybody {
+        world.wait_dead("somebody of the task", pid);
+    }
+    (stopped, world.get(&id).outcome.unwrap())
+}
+
+// proves K10, K3, K1
+#[test]
+fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
+    let (stopped, outcome) = stop_though_frozen(&world());
+    assert_eq!((stopped.status, outcome.reason.as_deref()), (Some(Status::Cancelled), Some("stuck")));
+    let receipt = stopped.receipt.unwrap();
+    assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
+    assert_eq!(receipt.signals.iter().map(|sent| sent.processes).collect::<Vec<_>>(), [3]);
+    assert!(outcome.capture.is_some(), "what the shim had not read is missing, and that is told");
+}
+
 // proves K10, K3
 #[test]
-fn a_stop_that_cannot_be_carried_out_is_answered_by_its_deadline_without_a_receipt() {
+fn without_a_cgroup_a_task_that_is_stopped_without_its_shim_is_lost() {
+    let (stopped, outcome) = stop_though_frozen(&builder().env("BELAY_CGROUP", "off").build());
+    assert_eq!((stopped.status, stopped.receipt), (Some(Status::Lost), None));
+    assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("lost", &[][..]));
+}
+
+// proves K10, K3
+#[test]
+fn leaving_with_the_tasks_stopped_leaves_none_though_a_shim_stands_still() {
     let world = world();
-    let id = world.run_detached(["sleep", FOREVER]);
-    let frozen = freeze(world.get(&id).held_by.unwrap().shim_pid);
-    // A kill may take its ten seconds; then the daemon says what it knows, and the command that it was not enough.
-    let before = Instant::now();
-    let said = world.belay(["stop", "--kill", "--json", &id]);
-    assert_eq!(said.code, Some(3), "{said}");
-    let answer: StopResult = said.json();
-    assert_eq!((answer.result, answer.receipt.as_ref()), (StopVerdict::Accepted, None), "{answer:?}");
-    assert!(!answer.status.unwrap().is_ended(), "nothing is proved: {answer:?}");
-    assert!(before.elapsed() < LONG, "it took {:?}", before.elapsed());
-    drop(frozen);
-    assert_eq!(world.wait_ended(&id).status, Status::Cancelled);
+    let (_, everybody, _frozen) = task_with_a_frozen_shim(&world);
+    let told = world.belay(["down", "--stop-tasks", "--grace", "100ms"]).ok();
+    assert!(told.line().ends_with("The daemon has ended."), "{told}");
+    for pid in everybody {
+        world.wait_dead("somebody of the task", pid);
+    }
 }
 
 // proves R2, K3, K4

@@ -6,6 +6,7 @@ use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
 use belay_record::convert::{Wire as _, policy_from_wire};
 use serde_json::{Map, json};
 
+use crate::config::bounds;
 use crate::core::{Core, Phase, Shim, ShimStage, Task, Timer};
 use crate::doc::Entry;
 use crate::event::{Action, LostTask, Moment, ShimId};
@@ -203,12 +204,46 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// A shim was asked for something; it is looked at again then.
+    pub(crate) fn doubt_in(&mut self, id: ShimId, in_ms: u64) {
+        let key = self.arm(in_ms, Timer::Doubt(id));
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        shim.heard_when_asked = shim.heard;
+        if let Some(older) = shim.doubt.replace(key) {
+            self.disarm(older);
+        }
+    }
+
+    /// Nothing is asked of the shim any more.
+    pub(crate) fn trust(&mut self, id: ShimId) {
+        if let Some(key) = self.shims.get_mut(&id).and_then(|shim| shim.doubt.take()) {
+            self.disarm(key);
+        }
+    }
+
+    /// A stop takes longer than it should. A shim that speaks is at it and will end it, one way or the other. One that says
+    /// nothing at all, though it is asked, is itself stopped or stuck: the stop is carried out without it.
+    pub(crate) fn make_sure_of(&mut self, id: ShimId) {
+        let Some(shim) = self.shims.get_mut(&id) else { return };
+        shim.doubt = None;
+        let (Some(task), ShimStage::Holding) = (shim.task.clone(), shim.stage) else { return };
+        if shim.heard > shim.heard_when_asked {
+            let query = self.next_number();
+            self.actions.push(Action::ToShim { shim: id, message: ToShim::Query { query } });
+            return self.doubt_in(id, bounds::SHIM_ANSWER_MS);
+        }
+        let message = format!("the shim of task {task} did not carry out a stop; it was ended with its tree");
+        self.notice(message, "was it stopped, or short of memory?");
+        self.bury_shim(id, false);
+    }
+
     /// A shim that is gone, or is to be: its end file tells how its task ended; else its tree is found and killed. One
     /// that left by itself held nothing: if nothing was ever heard of the task from it, it never got the task.
     fn bury_shim(&mut self, id: ShimId, left: bool) {
         let Some(shim) = self.shims.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
         let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
+        self.trust(id);
         self.shims.remove(&id);
         if self.end_from_file(&task) {
             return;

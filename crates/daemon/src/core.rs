@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use belay_journal::{Batch, Journal, TaskRow};
-use belay_model::{Policy, State};
+use belay_model::{Policy, State, StopOrder};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
@@ -97,6 +97,8 @@ pub(crate) struct Task {
     /// The number of the last life event that `state` reflects.
     pub(crate) applied: u64,
     pub(crate) output_bytes: u64,
+    /// The hardest stop that was asked for, and when the first was.
+    pub(crate) stop: Option<(StopOrder, Moment)>,
     pub(crate) pending: Vec<u64>,
     pub(crate) follows: Vec<u64>,
 }
@@ -112,6 +114,7 @@ impl Task {
             start: None,
             applied: 0,
             output_bytes: 0,
+            stop: None,
             pending: Vec::new(),
             follows: Vec::new(),
         }
@@ -133,6 +136,11 @@ pub(crate) struct Shim {
     pub(crate) stray: bool,
     /// A stop that came while it could not be reached.
     pub(crate) stop: Option<Order>,
+    /// How often it has been heard, and how often it had been when it was last asked for something.
+    pub(crate) heard: u64,
+    pub(crate) heard_when_asked: u64,
+    /// While a stop is under way: when it is made sure that the shim is at it.
+    pub(crate) doubt: Option<TimerKey>,
 }
 
 impl Shim {
@@ -148,6 +156,9 @@ impl Shim {
             tries: 0,
             stray: false,
             stop: None,
+            heard: 0,
+            heard_when_asked: 0,
+            doubt: None,
         }
     }
 }
@@ -170,6 +181,8 @@ pub(crate) enum Timer {
     Adopted,
     /// A shim that is alive and could not be reached is tried again.
     Reach(ShimId),
+    /// A shim that was told to stop its task may not be at it.
+    Doubt(ShimId),
     Idle,
     /// The journal could not be written and is tried again.
     Commit,
@@ -242,6 +255,9 @@ impl<W: World> Core<W> {
             Event::ShimConnected { shim } => self.shim_connected(shim),
             Event::ShimUnreachable { shim, error, left } => self.shim_unreachable(shim, &error, left),
             Event::ShimSaid { shim, messages } => {
+                if let Some(shim) = self.shims.get_mut(&shim) {
+                    shim.heard += 1;
+                }
                 for message in messages {
                     self.shim_said(shim, message);
                 }
@@ -418,6 +434,7 @@ impl<W: World> Core<W> {
                 Timer::Answer(pending) => self.answer_is_due(pending),
                 Timer::Adopted => self.open_doors(),
                 Timer::Reach(shim) => self.reach_again(shim),
+                Timer::Doubt(shim) => self.make_sure_of(shim),
                 Timer::Idle => self.leave(),
                 Timer::Commit => {
                     self.retry = None;

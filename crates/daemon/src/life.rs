@@ -1,8 +1,9 @@
 //! Following the tasks that shims hold: each life event is applied once, recorded once, and told to whoever waits.
 
-use belay_model::{Event, Outcome, State, step};
+use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
+use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::life::SurvivorInfo;
+use belay_protocol::life::{CaptureFault, Receipt, SignalSent, SurvivorInfo};
 use belay_protocol::methods::notify;
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
@@ -16,9 +17,12 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Pending, What};
 use crate::core::{Core, ShimStage};
-use crate::event::{Action, ShimId};
+use crate::event::{Action, Moment, ShimId};
 use crate::info::{Live, task_info};
 use crate::world::{CrashPoint, World};
+
+/// What becomes of the output of a task whose shim was ended with it.
+const UNREAD: &str = "its shim did not answer and was ended with it: what the shim had not read is missing, how much is not known";
 
 impl<W: World> Core<W> {
     pub(crate) fn shim_said(&mut self, shim: ShimId, message: FromShim) {
@@ -148,6 +152,7 @@ impl<W: World> Core<W> {
         }
         self.durable.push(Action::Reach(CrashPoint::AfterEnd));
         if let Some(shim) = task.shim {
+            self.trust(shim);
             self.acks.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
             self.acks.push(Action::Reach(CrashPoint::AfterAck));
         }
@@ -238,12 +243,62 @@ impl<W: World> Core<W> {
             n => format!("its shim was killed; {n} processes of its tree were found and killed"),
         };
         // Only when that is durable: a socket that is gone says that its shim left by itself.
-        let shim = self.tasks.get(id).and_then(|task| task.entry.doc.shim.as_ref());
-        let socket = shim.map(|shim| Action::RemoveSocket { name: shim.name.clone() });
+        let shim_doc = self.tasks.get(id).and_then(|task| task.entry.doc.shim.clone());
+        let socket = shim_doc.as_ref().map(|shim| Action::RemoveSocket { name: shim.name.clone() });
         self.durable.extend(socket);
-        self.lose_task(id, known, survivors);
+        let stop = self.tasks.get(id).and_then(|task| task.stop.clone());
+        let in_cgroup = shim_doc.is_some_and(|shim| shim.cgroup.is_some());
+        match stop {
+            // Asked for, done, and proved by the cgroup: it was a stop, if not by the usual hand. If nobody was left to
+            // be killed, nobody knows how it ended.
+            Some((order, asked)) if in_cgroup && found > 0 => {
+                self.end_stopped(id, order, asked, found, survivors);
+            }
+            _ => self.lose_task(id, known, survivors),
+        }
         self.burying = self.burying.saturating_sub(1);
         self.open_doors_when_done();
+    }
+
+    /// Ends a task whose tree was killed on request, without its shim.
+    fn end_stopped(
+        &mut self,
+        id: &str,
+        order: StopOrder,
+        asked: Moment,
+        killed: u64,
+        survivors: Vec<SurvivorInfo>,
+    ) {
+        let now = Timestamp(self.now.wall_ms);
+        let receipt = Receipt {
+            level: order.level.to_wire(),
+            actor: order.actor.clone(),
+            reason: order.reason.clone(),
+            signals: vec![SignalSent {
+                signal: "SIGKILL".to_owned(),
+                processes: killed,
+                refused: survivors.len() as u64,
+                at: now,
+            }],
+            requested_at: Timestamp(asked.wall_ms),
+            empty_at: survivors.is_empty().then_some(now),
+            took_ms: self.now.mono_ms.saturating_sub(asked.mono_ms),
+            survivors: survivors.clone(),
+        };
+        let exit = self.tasks.get(id).and_then(|task| task.state.leader()).and_then(Leader::exit);
+        let outcome = if survivors.is_empty() {
+            Outcome::Cancelled { order, exit }
+        } else {
+            Outcome::StopFailed { cause: Cause::Asked(order), survivors: Vec::from_wire(survivors), exit }
+        };
+        let record = EndRecord {
+            end: outcome.to_wire(),
+            ended_at_ms: self.now.wall_ms,
+            receipt: Some(receipt),
+            output: self.output_of_lost(id),
+            capture: Some(CaptureFault { message: UNREAD.to_owned(), lost_bytes: 0 }),
+        };
+        self.end_here(id, record);
     }
 
     /// Ends a task that nobody can say the end of.
@@ -281,8 +336,9 @@ impl<W: World> Core<W> {
 /// The answer to a stop, once the task has ended.
 pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
     let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt.clone());
-    // Without a receipt the stop came too late: the command had ended by itself.
-    let result = if receipt.is_some() { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
+    // Without a receipt the stop came too late: the command had ended by itself. Of a lost one nobody knows.
+    let accepted = receipt.is_some() || info.status == Status::Lost;
+    let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
     StopResult { id: info.id.clone(), result, status: Some(info.status), receipt }
 }
 

@@ -110,6 +110,9 @@ pub(crate) fn line(stopped: &StopResult) -> String {
             (Some(now), None) if !now.is_ended() => {
                 format!("{id} not stopped: still {status}, its shim does not answer; belay doctor says more")
             }
+            (Some(Status::Lost), None) => {
+                format!("{id} lost: nobody can say how it ended; belay inspect {id} says what is known")
+            }
             (_, None) => format!("{id} {status}"),
         },
     }

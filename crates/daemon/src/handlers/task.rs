@@ -156,7 +156,12 @@ impl<W: World> Core<W> {
 
     /// Carries a stop to wherever the task is: its shim, its start that is not handed over yet, or nowhere.
     pub(crate) fn order_stop(&mut self, id: &str, order: StopOrder) {
+        let patience_ms = self.patience_ms(id, &order);
         let Some(task) = self.tasks.get_mut(id) else { return };
+        let first = task.stop.as_ref().map_or(self.now, |(_, asked)| *asked);
+        if task.stop.as_ref().is_none_or(|(kept, _)| order.level > kept.level) {
+            task.stop = Some((order.clone(), first));
+        }
         match (task.shim, &task.state) {
             (None, State::Queued { .. }) => {
                 let now = Timestamp(self.now.wall_ms);
@@ -191,6 +196,7 @@ impl<W: World> Core<W> {
                 let way = if waits { &mut self.durable } else { &mut self.actions };
                 way.push(Action::ToShim { shim, message: ToShim::Stop { order: order.to_wire() } });
                 way.push(Action::Reach(CrashPoint::AfterStopSent));
+                self.doubt_in(shim, patience_ms + bounds::SHIM_ANSWER_MS);
             }
             // Its shim is gone and its tree is being dealt with: that is its end, and the answer waits for it.
             (None, _) => {}
@@ -200,11 +206,17 @@ impl<W: World> Core<W> {
     /// Every level may take its grace; then the kill, and a margin for the telling.
     pub(crate) fn stop_deadline_ms(&self, id: &str, order: &StopOrder) -> u64 {
         const MARGIN_MS: u64 = 5_000;
-        let Some(task) = self.tasks.get(id) else { return MARGIN_MS };
+        let kill_ms = self.tasks.get(id).map_or(0, |task| task.policy.kill_ms);
+        self.patience_ms(id, order).saturating_add(kill_ms).saturating_add(MARGIN_MS)
+    }
+
+    /// How long the tree may take before it is killed.
+    fn patience_ms(&self, id: &str, order: &StopOrder) -> u64 {
+        let Some(task) = self.tasks.get(id) else { return 0 };
         let grace = order.grace_ms.unwrap_or(task.policy.grace_ms);
         let levels =
             Level::ALL.iter().filter(|level| **level >= order.level && **level < Level::Kill).count() as u64;
-        grace.saturating_mul(levels).saturating_add(task.policy.kill_ms).saturating_add(MARGIN_MS)
+        grace.saturating_mul(levels)
     }
 
     /// Who asks: always the user, and what the caller calls itself.

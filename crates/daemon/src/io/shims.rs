@@ -188,7 +188,9 @@ fn find_and_kill(lost: &LostTask, known_shims: &[i32], shim_words: &str) -> (u64
         uid: process.uid,
         command: process.command,
     });
-    (seen.borrow().len() as u64, named.collect())
+    let shim = identity(lost.shim);
+    let found = seen.borrow().iter().filter(|seen| **seen != shim).count();
+    (found as u64, named.collect())
 }
 
 /// The daemon is a subreaper too: what a dead shim leaves comes to it, and is no shim.
