@@ -243,6 +243,10 @@ fn a_task_directory_that_is_removed_while_the_task_runs() {
     std::fs::remove_dir_all(world.home().join("tasks")).unwrap();
     std::fs::write(&go, "").unwrap();
     assert_eq!(world.belay(["wait", &id]).code, Some(3), "its end is its own");
+    let task = world.get(&id);
+    assert_eq!(task.output.gaps, [[0, 8]]);
+    let fault = task.outcome.unwrap().capture.unwrap();
+    assert_eq!((fault.message.as_str(), fault.lost_bytes), ("its file was removed by somebody else", 8));
     let logs = world.belay(["logs", "--raw", &id]);
     assert_eq!((logs.code, logs.stdout.as_slice()), (Some(0), &b""[..]), "{logs}");
     assert_eq!(String::from_utf8(logs.stderr).unwrap(), "[… 8 bytes not kept: offsets 0–8 …]\n");

@@ -1,7 +1,7 @@
 //! A shim is killed: whoever it held is found and ended, its task is told as lost with what is known of it, and nobody
 //! else notices.
 
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, Seen, World, end, is_alive, look_at, wait_until};
 
 use crate::support::{FOREVER, builder, world};
@@ -176,4 +176,50 @@ fn whoever_waits_for_a_lost_task_is_told_at_once() {
     let late = stopping(&world);
     assert_eq!(late.code, Some(0), "{late}");
     assert_eq!(late.line(), format!("{} already ended: lost", tree.id));
+}
+
+/// A process of ours that has just this number, which nobody else has; none where the kernel lets nobody choose.
+#[expect(clippy::disallowed_methods, reason = "the innocent must be nobody's task")]
+fn born_as(pid: i32) -> Option<std::process::Child> {
+    for _ in 0..1_000 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        let mut child = std::process::Command::new("sleep").arg(FOREVER).spawn().unwrap();
+        if child.id() == pid.unsigned_abs() {
+            return Some(child);
+        }
+        // Somebody else was quicker.
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    panic!("{pid} is always somebody else's");
+}
+
+// proves K8
+#[test]
+fn whoever_has_the_numbers_of_the_dead_is_left_alone() {
+    // Whoever is orphaned comes to us, and is buried by us: a number is free only then.
+    belay_os::tree::become_subreaper().unwrap();
+    for with_cgroup in ["on", "off"] {
+        let world = builder().env("BELAY_CGROUP", with_cgroup).build();
+        let task = world.inspect(&world.run_detached(["sleep", FOREVER]));
+        let numbers = [task.pid.unwrap(), task.held_by.unwrap().shim_pid];
+        world.kill_daemon();
+        for pid in [numbers[1], numbers[0]] {
+            end(look_at(pid).unwrap().identity);
+            wait_until("a free number", LONG, || {
+                belay_os::Tree::new(None).reap(&mut Vec::new()).unwrap();
+                look_at(pid).map_or(Ok(()), |seen| Err(format!("{seen:?}")))
+            });
+        }
+        let innocent: Vec<_> = numbers.into_iter().filter_map(born_as).collect();
+        assert_eq!(innocent.len(), if belay_testkit::is_root() { 2 } else { 0 });
+        let stopped: StopResult = world.belay(["stop", "--kill", "--json", &task.id]).ok().json();
+        assert_eq!((stopped.result, stopped.status), (StopVerdict::AlreadyEnded, Some(Status::Lost)));
+        world.belay(["down", "--stop-tasks"]).ok();
+        for mut child in innocent {
+            assert_eq!(child.try_wait().unwrap(), None, "it had a number of the dead, and was killed for it");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 }

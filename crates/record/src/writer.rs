@@ -27,6 +27,8 @@ pub struct LogWriter {
     segment_bytes: u64,
     half_bytes: u64,
     open: Option<Segment>,
+    /// Segments that stay whatever comes; they are few.
+    head: Vec<Kept>,
     /// Segments behind the head, oldest first: the ones that make room.
     tail: VecDeque<Kept>,
     head_bytes: u64,
@@ -81,6 +83,7 @@ impl LogWriter {
             segment_bytes: (limit / 16).clamp(SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES),
             half_bytes: limit / 2,
             open: None,
+            head: Vec::new(),
             tail: VecDeque::new(),
             head_bytes: 0,
             tail_bytes: 0,
@@ -181,6 +184,7 @@ impl LogWriter {
         }
         if segment.in_head {
             self.head_bytes += segment.kept.charge();
+            self.head.push(segment.kept);
             return;
         }
         self.tail_bytes += segment.kept.charge();
@@ -198,9 +202,25 @@ impl LogWriter {
     fn lose(&mut self, count: u64, error: &io::Error) {
         let from = self.bytes;
         self.bytes += count;
-        self.add_gap(from, self.bytes);
+        self.miss(from, self.bytes, error);
+    }
+
+    fn miss(&mut self, from: u64, to: u64, error: &io::Error) {
+        self.add_gap(from, to);
         let fault = self.fault.get_or_insert_with(|| Fault { message: error.to_string(), lost_bytes: 0 });
-        fault.lost_bytes += count;
+        fault.lost_bytes += to - from;
+    }
+
+    /// The last look, when nothing more will be written: what somebody has removed under our hands is a gap and a fault.
+    pub fn finish(&mut self) {
+        let open = self.open.as_ref().map(|segment| segment.kept);
+        let kept: Vec<Kept> = self.head.iter().chain(&self.tail).copied().chain(open).collect();
+        for kept in kept {
+            let is_there = |path: PathBuf| path.try_exists().unwrap_or(true);
+            if !is_there(data_path(&self.dir, kept.start)) || !is_there(index_path(&self.dir, kept.start)) {
+                self.miss(kept.start, kept.end(), &io::Error::other("its file was removed by somebody else"));
+            }
+        }
     }
 
     fn add_gap(&mut self, from: u64, to: u64) {

@@ -85,6 +85,11 @@ impl Output {
         any
     }
 
+    /// Nothing more will come.
+    pub(crate) fn finish(&mut self) {
+        self.log.finish();
+    }
+
     pub(crate) fn info(&self) -> OutputInfo {
         let gaps = self.log.gaps().to_vec();
         let first = gaps.first().filter(|gap| gap[0] == 0).map_or(0, |gap| gap[1]);

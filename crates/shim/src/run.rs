@@ -197,6 +197,9 @@ impl Shim {
             }
             Action::Finish => {
                 self.killing = None;
+                if let Some(task) = &mut self.task {
+                    task.output.finish();
+                }
                 let task = self.task.as_ref();
                 let output = task.map(|task| task.output.info()).unwrap_or_default();
                 Ok(Some(Input::Finished { output, capture: task.and_then(|task| task.output.fault()) }))
