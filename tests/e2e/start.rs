@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use belay_client::{Client, Message, decode};
+use belay_protocol::daemon::StatusResult;
 use belay_protocol::methods::{EventFollow, TaskList, TaskStart, TaskStop, notify};
 use belay_protocol::task::{ListParams, Status, StopVerdict, TaskInfo};
 use belay_protocol::{ErrorKind, event};
@@ -332,4 +333,19 @@ fn secrets_in_the_environment_are_nowhere() {
     world.kill_daemon();
     world.belay(["stop", &id]).ok();
     assert_nowhere(&world, &[set, inherited], &id);
+}
+
+// proves S6
+#[test]
+fn a_daemon_of_another_home_inside_a_task_says_that_it_is_part_of_it() {
+    let world = world();
+    let script = r#"export BELAY_HOME="$1" BELAY_RUNTIME_DIR="$1/run"; "$0" up >&2; "$0" status --json; "$0" down >&2"#;
+    let other = world.dir().join("other");
+    let id =
+        world.run_detached(["sh", "-c", script, world.program().to_str().unwrap(), other.to_str().unwrap()]);
+    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    let status: StatusResult = serde_json::from_slice(&world.stdout_of(&id)).unwrap();
+    let notices: Vec<&str> = status.notices.iter().map(|notice| notice.message.as_str()).collect();
+    let home = world.home().display();
+    assert_eq!(notices, [format!("this daemon was started inside a task of another home, {home}")]);
 }

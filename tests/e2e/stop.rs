@@ -313,3 +313,16 @@ fn a_signal_that_nobody_here_sent_is_a_failure_and_no_cancellation() {
     assert_eq!((outcome.actor, outcome.receipt), (None, None));
     assert_eq!(world.belay(["wait", &id]).code, Some(143));
 }
+
+// proves K4
+#[test]
+fn a_task_that_is_named_twice_is_stopped_once() {
+    let world = world();
+    let [first, second] = [0, 1].map(|_| world.run_detached(["sleep", FOREVER]));
+    let told: Vec<StopResult> = world.belay(["stop", "--json", &first, &second, &first]).ok().json_lines();
+    let mut ids: Vec<String> = told.into_iter().map(|stopped| stopped.id).collect();
+    ids.sort();
+    let mut both = vec![first, second];
+    both.sort();
+    assert_eq!(ids, both);
+}

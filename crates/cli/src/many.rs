@@ -1,7 +1,7 @@
 //! The same question about several tasks at once, over one connection. If the daemon goes away meanwhile, what was
 //! not answered is asked again of the next one; so only questions that may be asked twice are asked this way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use belay_client::{Client, Message, decode};
 use belay_protocol::methods::Method;
@@ -32,14 +32,15 @@ pub(crate) struct Refused<'a> {
     pub(crate) error: &'a RpcError,
 }
 
-/// Asks about each id; `answer` is told in the order in which the answers come.
+/// Asks about each id, once however often it is named; `answer` is told in the order in which the answers come.
 pub(crate) fn each<M: Method>(
     context: &mut Context,
     ids: &[String],
     mut ask: impl FnMut(&str) -> M::Params,
     mut answer: impl FnMut(&mut Context, &str, Result<M::Result, RpcError>) -> Result<Next, CliError>,
 ) -> Result<(), CliError> {
-    let mut waiting: VecDeque<&str> = ids.iter().map(String::as_str).collect();
+    let mut named = HashSet::new();
+    let mut waiting: VecDeque<&str> = ids.iter().map(String::as_str).filter(|id| named.insert(*id)).collect();
     let mut fruitless = 0;
     while !waiting.is_empty() {
         let mut client = context.connect()?;

@@ -134,6 +134,10 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
         core.notice(notice.what, hint.as_deref().unwrap_or_default());
     }
+    if let Some(other) = std::env::var_os(vars::TASK_HOME) {
+        let message = format!("this daemon was started inside a task of another home, {}", other.display());
+        core.notice(message, "it and its tasks are part of that task: they keep it running, and end with it");
+    }
     let socket = runtime_dir.join("daemon.sock");
     let listener =
         bind(&socket).map_err(|error| format!("the socket {} cannot be made: {error}", socket.display()))?;
