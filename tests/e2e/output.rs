@@ -201,8 +201,10 @@ fn a_grandchild_that_holds_the_pipe_keeps_the_task_running_and_hangs_nobody() {
             Err(format!("{leader:?}"))
         }
     });
-    let waited =
-        world.client().call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: Some(100) }).unwrap();
+    let waited = world
+        .client()
+        .call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: Some(100), attach: false })
+        .unwrap();
     assert_eq!((waited.met, waited.task.status), (Met::Timeout, Status::Running));
     assert_eq!(world.logs(&id), b"now\n");
     let said = world.belay(["wait", "--timeout", "100ms", &id]);

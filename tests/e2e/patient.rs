@@ -50,7 +50,11 @@ impl<'a> Patient<'a> {
     pub(crate) fn wait_ended(&mut self, id: &str) -> TaskInfo {
         let until = Instant::now() + LONG * 2;
         loop {
-            let waited = self.call::<TaskWait>(&WaitParams { id: id.to_owned(), timeout_ms: Some(5_000) });
+            let waited = self.call::<TaskWait>(&WaitParams {
+                id: id.to_owned(),
+                timeout_ms: Some(5_000),
+                attach: false,
+            });
             if waited.met == Met::Ended {
                 return waited.task;
             }

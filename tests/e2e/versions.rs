@@ -83,6 +83,7 @@ impl FakeShim {
             cgroup: held.cgroup.clone(),
             task: Some(task.id.clone()),
             spec: None,
+            memory: None,
         });
         let text = serde_json::to_vec(&hello).unwrap();
         stream.write_all(&u32::try_from(text.len()).unwrap().to_le_bytes()).unwrap();
@@ -152,7 +153,8 @@ fn a_shim_that_is_too_old_for_the_daemon_is_left_alone() {
 fn a_task_whose_shim_is_not_understood_can_be_stopped() {
     let (world, task, _fake, _connection) = with_a_shim_of(SHIM_PROTOCOL + 1);
     let stopped = world.stop(&stop_of(&task.id));
-    assert_eq!(stopped.status, Some(Status::Lost), "{stopped:?}");
+    assert_eq!(stopped.status, Some(Status::Cancelled), "its cgroup proves it: {stopped:?}");
+    assert_eq!(stopped.receipt.unwrap().survivors, []);
     assert_eq!(look_at(task.pid.unwrap()), None);
     let outcome = world.get(&task.id).outcome.unwrap();
     assert_eq!(outcome.survivors, []);

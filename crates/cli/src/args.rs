@@ -64,6 +64,8 @@ verbs! {
     "  belay stop sh-4f                          SIGTERM, and SIGKILL after the grace
   belay stop sh-4f sh-9a --grace 2s
   belay stop sh-4f --kill --reason 'runs away'";
+    "detach" Detach(DetachArgs), "Move tasks from the foreground to the background; nothing else about them changes",
+    "  belay detach sh-4f       whoever waits for it is released, and it runs on";
     "send" Send(SendArgs), "Write to the standard input of a task that has one",
     "  belay send sh-4f yes              the word and a line end
   belay send sh-4f - < answers      our standard input
@@ -132,6 +134,12 @@ pub(crate) struct RunArgs {
     /// Stop it when it has run so long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
+    /// What the timeout does while somebody waits for it
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTimeout::Stop, requires = "timeout")]
+    pub(crate) on_timeout: OnTimeout,
+    /// What happens to it when this command dies without a word
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnDisconnect::Detach)]
+    pub(crate) on_disconnect: OnDisconnect,
     /// Stop it when it has been detached so long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
@@ -156,6 +164,28 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnTimeout {
+    Stop,
+    Detach,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnDisconnect {
+    Detach,
+    Stop,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DetachArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -204,12 +234,15 @@ pub(crate) struct LogsArgs {
     /// Only one of the two streams
     #[arg(long, value_name = "STREAM")]
     pub(crate) stream: Option<Stream>,
-    /// Only lines that match this regular expression; exit code 1 if none does. A line longer than 1 MiB is searched
-    /// in parts
+    /// Only lines that match this regular expression (Rust's regex: . is a character of UTF-8, and (?-u:.) any byte);
+    /// exit code 1 if none does. A line longer than 1 MiB is searched in parts
     #[arg(long, value_name = "REGEX")]
     pub(crate) grep: Option<String>,
-    /// Lines around each match
-    #[arg(long, value_name = "LINES", requires = "grep", default_value_t = 0, hide_default_value = true)]
+    /// Lines around each match, at most 50
+    #[arg(
+        long, value_name = "LINES", requires = "grep", default_value_t = 0, hide_default_value = true,
+        value_parser = clap::value_parser!(u32).range(..=i64::from(belay_protocol::output::SearchParams::MAX_CONTEXT)),
+    )]
     pub(crate) context: u32,
     /// The bytes and nothing else, also on a terminal
     #[arg(long, conflicts_with_all = ["json", "grep"])]

@@ -67,6 +67,7 @@ fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
         Verb::Logs(args) => commands::logs::run(&args, context),
         Verb::Wait(args) => commands::wait::run(&args, context),
         Verb::Stop(args) => commands::stop::run(&args, context),
+        Verb::Detach(args) => commands::detach::run(&args, context),
         Verb::Send(args) => commands::send::run(&args, context),
         Verb::Rm(args) => commands::rm::run(&args, context),
         Verb::Gc(args) => commands::gc::run(&args, context),

@@ -1,7 +1,7 @@
 //! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
 
 use belay_protocol::life::{ClockName, Receipt, StopLevel, SurvivorInfo};
-use belay_protocol::task::{OutcomeInfo, Status, TaskInfo};
+use belay_protocol::task::{LeaderInfo, OutcomeInfo, Status, TaskInfo};
 
 use crate::ui::human;
 use crate::ui::style::Style;
@@ -30,12 +30,54 @@ pub(crate) fn exit_code(task: &TaskInfo) -> u8 {
 }
 
 fn own_code(outcome: &OutcomeInfo) -> Option<u8> {
-    let number = match (outcome.signal, outcome.exit_code) {
+    code_of(outcome.signal, outcome.exit_code)
+}
+
+fn code_of(signal: Option<i32>, code: Option<i32>) -> Option<u8> {
+    let number = match (signal, code) {
         (Some(signal), _) => SIGNALLED + signal,
         (None, Some(code)) => code,
         (None, None) => return None,
     };
     Some(u8::try_from(number & 0xff).unwrap_or(1))
+}
+
+/// The first process of a task that goes on without it.
+pub(crate) fn left_behind(task: &TaskInfo) -> Option<&LeaderInfo> {
+    let exited = |leader: &&LeaderInfo| leader.exit_code.is_some() || leader.signal.is_some();
+    task.leader.as_ref().filter(exited).filter(|_| !task.status.is_ended())
+}
+
+pub(crate) fn leader_code(leader: &LeaderInfo) -> u8 {
+    code_of(leader.signal, leader.exit_code).unwrap_or(1)
+}
+
+/// `leader exited 0, 2 processes running`.
+pub(crate) fn left_words(task: &TaskInfo) -> Option<String> {
+    let leader = left_behind(task)?;
+    let how = match (leader.signal, leader.exit_code) {
+        (Some(signal), _) => format!("died of {}", human::signal(signal)),
+        (None, code) => format!("exited {}", code.unwrap_or_default()),
+    };
+    let many = task.processes.as_ref().map(|processes| processes.len() as u64);
+    let rest = many.map(|many| format!(", {} running", human::count(many, "process", "processes")));
+    Some(format!("leader {how}{}", rest.unwrap_or_default()))
+}
+
+/// What whoever waited is told about a task that goes on without them.
+pub(crate) fn runs_on(task: &TaskInfo) -> String {
+    let id = &task.id;
+    let why = match (left_words(task), task.detached_by.as_deref()) {
+        (Some(words), _) => words,
+        (None, Some("clock:timeout")) => "the time limit passed, and it was detached".to_owned(),
+        (None, Some(by)) => format!("detached by {by}"),
+        (None, None) => "detached".to_owned(),
+    };
+    format!("{id} runs on: {why}")
+}
+
+pub(crate) fn go_on(task: &TaskInfo) -> String {
+    format!("belay logs -f {0} to follow it, belay stop {0} to end it", task.id)
 }
 
 fn spawn_code(outcome: &OutcomeInfo) -> u8 {
@@ -129,6 +171,7 @@ pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
         ClockName::Timeout => "time limit",
         ClockName::Ttl => "time to live",
         ClockName::Silence => "silence limit",
+        ClockName::Leave => "wait for others",
         ClockName::Grace => "grace",
         ClockName::Kill => "kill limit",
     }

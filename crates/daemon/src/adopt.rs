@@ -53,7 +53,7 @@ impl<W: World> Core<W> {
 
     fn reach_for(&mut self, entry: Entry) {
         let id = entry.id.clone();
-        let policy = policy_from_wire(&entry.doc.clocks);
+        let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);
         let shim_doc = entry.doc.shim.clone();
         let same_boot = entry.doc.boot == self.boot;
@@ -109,6 +109,7 @@ impl<W: World> Core<W> {
             }
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
             self.emit("task.adopted", Some((&task, &session)), Map::new());
+            self.await_caller(&task);
             let wanted = self.tasks.get(&task).is_some_and(|task| !task.follows.is_empty());
             if wanted {
                 self.watch_output(&task);
@@ -192,7 +193,7 @@ impl<W: World> Core<W> {
     }
 
     /// A stop for a task whose shim cannot be reached: kept for when it can, or carried out without it.
-    pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order) {
+    pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order, patience_ms: u64) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
         // A second stop can only make the first one harder.
         let is_harder = |kept: &Order| Level::from_wire(order.level) > Level::from_wire(kept.level);
@@ -200,8 +201,10 @@ impl<W: World> Core<W> {
             shim.stop = Some(order);
         }
         if shim.tries > REACH_TRIES {
-            self.bury_shim(id, false);
+            return self.bury_shim(id, false);
         }
+        // It may be that it never answers, though it lets itself be connected to.
+        self.doubt_in(id, patience_ms + bounds::SHIM_ANSWER_MS);
     }
 
     /// A shim was asked for something; it is looked at again then.
@@ -226,7 +229,7 @@ impl<W: World> Core<W> {
     pub(crate) fn make_sure_of(&mut self, id: ShimId) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
         shim.doubt = None;
-        let (Some(task), ShimStage::Holding) = (shim.task.clone(), shim.stage) else { return };
+        let Some(task) = shim.task.clone() else { return };
         if shim.heard > shim.heard_when_asked {
             let query = self.next_number();
             self.actions.push(Action::ToShim { shim: id, message: ToShim::Query { query } });

@@ -50,8 +50,13 @@ pub(crate) enum What {
     },
     Wait {
         task: String,
+        /// In the place of its caller.
+        attached: bool,
     },
     Stop {
+        task: String,
+    },
+    Detach {
         task: String,
     },
     Inspect {
@@ -83,8 +88,9 @@ impl Pending {
     fn task(&self) -> Option<&str> {
         match &self.what {
             What::Start { task, .. }
-            | What::Wait { task }
+            | What::Wait { task, .. }
             | What::Stop { task }
+            | What::Detach { task }
             | What::Inspect { task }
             | What::Write { task, .. } => Some(task),
             What::Events { .. } | What::StopAll { .. } | What::Search => None,
@@ -153,6 +159,7 @@ impl<W: World> Core<W> {
             Call::TaskList(params) => self.task_list(caller, &params),
             Call::TaskWait(params) => self.task_wait(caller, &params),
             Call::TaskStop(params) => self.task_stop(caller, &params),
+            Call::TaskDetach(params) => self.task_detach(caller, &params),
             Call::TaskWrite(params) => self.task_write(caller, *params),
             Call::TaskRemove(params) => self.task_remove(caller, &params),
             Call::OutputRead(params) => self.output_read(caller, &params),
@@ -187,6 +194,7 @@ impl<W: World> Core<W> {
         for follow in state.follows {
             self.drop_follow(follow);
         }
+        self.caller_gone(client);
         let gone: Vec<u64> = self
             .pending
             .iter()
@@ -272,7 +280,7 @@ impl<W: World> Core<W> {
                     self.reply(&caller, &info);
                 }
             }
-            What::Wait { task } => {
+            What::Wait { task, .. } => {
                 if let Some(info) = self.live_info(&task, false, None) {
                     self.reply(&caller, &WaitResult { id: task, met: Met::Timeout, task: info });
                 }
@@ -282,6 +290,7 @@ impl<W: World> Core<W> {
                 let result = StopVerdict::Accepted;
                 self.reply(&caller, &StopResult { id: task, result, status, receipt: None });
             }
+            What::Detach { .. } => self.detach_unanswered(&caller),
             What::Write { .. } => {
                 let error =
                     RpcError::new(ErrorKind::Deadline, "the holder of the task did not answer in time")

@@ -34,6 +34,13 @@ pub mod bounds {
     /// What the journal has noted goes into its database when nothing was noted for so long, or at the latest then.
     pub const SETTLE_MS: u64 = 10;
     pub const SETTLE_LATEST_MS: u64 = 250;
+    /// What a task in the foreground may write before its output goes to disk; and what the daemon keeps of such tasks that
+    /// have ended: the last ones, up to these sums.
+    pub const MEMORY_BYTES: u64 = 1024 * 1024;
+    pub const KEPT_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
+    pub const KEPT_MEMORY_TASKS: usize = 200;
+    /// How long whoever waited for a task may take to come back when a daemon has died.
+    pub const CALLER_MS: u64 = 10_000;
     pub const COMMIT_RETRY_MS: u64 = 1_000;
     pub const NAME_BYTES: usize = 200;
     pub const TOKEN_BYTES: usize = 200;

@@ -2,6 +2,7 @@
 //! journal's. `handlers/` answers clients, `life` follows the shims, `pool` and `adopt` find tasks a holder.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use belay_journal::{Batch, Journal, TaskRow};
 use belay_model::{Policy, State, StopOrder};
@@ -9,6 +10,7 @@ use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
+use belay_record::MemoryLog;
 use serde_json::{Map, Value};
 
 use crate::answer::{Client, Pending};
@@ -16,6 +18,7 @@ use crate::config::{Config, bounds};
 use crate::doc::Entry;
 use crate::event::{Action, ClientId, Event, Moment, ShimId};
 use crate::follow::Follow;
+use crate::foreground::KeptMemory;
 use crate::world::{CrashPoint, World};
 
 /// The daemon's whole state. What is durable is in the journal; the rest can be lost at any instant.
@@ -40,6 +43,9 @@ pub struct Core<W> {
     pub(crate) moved: Vec<String>,
     /// Tasks whose documents have to be in the next batch.
     pub(crate) changed: Vec<String>,
+    /// Tasks that were detached in the event at hand.
+    pub(crate) released: Vec<String>,
+    pub(crate) kept_memory: KeptMemory,
     /// Shims in a row that could not be started or ended before they were ready.
     pub(crate) shim_failures: u32,
     pub(crate) adoption: Option<TimerKey>,
@@ -99,6 +105,12 @@ pub(crate) struct Task {
     pub(crate) output_bytes: u64,
     /// The hardest stop that was asked for, and when the first was.
     pub(crate) stop: Option<(StopOrder, Moment)>,
+    /// On which connection somebody waits for it.
+    pub(crate) caller: Option<ClientId>,
+    /// Until when somebody may come back to it.
+    pub(crate) caller_due: Option<TimerKey>,
+    /// Its output, while it lies in the memory of its shim.
+    pub(crate) memory: Option<Arc<MemoryLog>>,
     pub(crate) pending: Vec<u64>,
     pub(crate) follows: Vec<u64>,
 }
@@ -115,6 +127,9 @@ impl Task {
             applied: 0,
             output_bytes: 0,
             stop: None,
+            caller: None,
+            caller_due: None,
+            memory: None,
             pending: Vec::new(),
             follows: Vec::new(),
         }
@@ -181,6 +196,8 @@ pub(crate) enum Timer {
     Adopted,
     /// A shim that is alive and could not be reached is tried again.
     Reach(ShimId),
+    /// Whoever waited for the task with this number has not come back.
+    Caller(u64),
     /// A shim that was told to stop its task may not be at it.
     Doubt(ShimId),
     Idle,
@@ -214,6 +231,8 @@ impl<W: World> Core<W> {
             waiting: VecDeque::new(),
             moved: Vec::new(),
             changed: Vec::new(),
+            released: Vec::new(),
+            kept_memory: KeptMemory::default(),
             shim_failures: 0,
             adoption: None,
             burying: 0,
@@ -279,9 +298,18 @@ impl<W: World> Core<W> {
         if !(self.batch.is_empty() && self.changed.is_empty()) && self.retry.is_none() {
             self.commit_or_retry();
         }
-        if !self.journal.is_settled() && self.settling.is_none() {
-            self.noted_ms.0 = self.now.mono_ms;
-            self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
+        self.release();
+        match (self.journal.is_settled(), self.settling) {
+            (false, None) => {
+                self.noted_ms.0 = self.now.mono_ms;
+                self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
+            }
+            // Somebody has asked for it meanwhile.
+            (true, Some(key)) => {
+                self.disarm(key);
+                self.settling = None;
+            }
+            _ => {}
         }
         self.collect_now_and_then();
         self.refill_pool();
@@ -362,9 +390,15 @@ impl<W: World> Core<W> {
 
     fn settle_journal(&mut self) {
         self.settling = None;
-        self.reach(CrashPoint::BeforeSettle);
+        // With nothing but the daemon's own events there is nothing that a crash could take.
+        let matters = self.journal.holds_noted_tasks();
+        if matters {
+            self.reach(CrashPoint::BeforeSettle);
+        }
         let settled = self.journal.settle();
-        self.reach(CrashPoint::AfterSettle);
+        if matters {
+            self.reach(CrashPoint::AfterSettle);
+        }
         if let Err(error) = settled {
             self.notice(
                 format!("the journal cannot be brought up to date: {error}"),
@@ -434,6 +468,7 @@ impl<W: World> Core<W> {
                 Timer::Answer(pending) => self.answer_is_due(pending),
                 Timer::Adopted => self.open_doors(),
                 Timer::Reach(shim) => self.reach_again(shim),
+                Timer::Caller(number) => self.caller_is_due(number),
                 Timer::Doubt(shim) => self.make_sure_of(shim),
                 Timer::Idle => self.leave(),
                 Timer::Commit => {

@@ -4,7 +4,7 @@ use belay_journal::TaskRow;
 use belay_protocol::Bytes;
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
-use belay_protocol::task::{Status, TaskKind};
+use belay_protocol::task::{OnDisconnect, Status, TaskKind};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is known of a task and may be stored. The environment is not in here, and never will be.
@@ -15,7 +15,13 @@ pub(crate) struct TaskDoc {
     pub command: String,
     pub argv: Vec<Bytes>,
     pub cwd: Bytes,
+    /// Nobody waited for it when it was started.
     pub detached: bool,
+    /// Who moved it to the background later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_by: Option<String>,
+    #[serde(default)]
+    pub on_disconnect: OnDisconnect,
     pub clocks: Clocks,
     /// Of the parameters, for the idempotency token: a keyed hash, so that nothing can be guessed from it.
     #[serde(default)]

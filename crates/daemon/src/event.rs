@@ -143,6 +143,8 @@ pub struct Search {
     pub params: belay_protocol::output::SearchParams,
     pub pattern: regex::bytes::Regex,
     pub dir: PathBuf,
+    /// The log, if it lies in memory.
+    pub memory: Option<std::sync::Arc<belay_record::MemoryLog>>,
     /// How many bytes the task has written, and whether it may write more.
     pub bytes: u64,
     pub ended: bool,

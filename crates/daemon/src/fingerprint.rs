@@ -17,6 +17,8 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         stdin,
         detached,
         timeout_ms,
+        on_timeout,
+        on_disconnect,
         ttl_ms,
         silence_ms,
         grace_ms,
@@ -28,7 +30,8 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         follow: _,
     } = params;
     let parts = (command, cwd, set_env, name, stdin, detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
-    let text = serde_json::to_vec(&(parts, output_limit_bytes, parent)).unwrap_or_default();
+    let policy = (on_timeout, on_disconnect);
+    let text = serde_json::to_vec(&(parts, output_limit_bytes, parent, policy)).unwrap_or_default();
     keyed(key, &text)
 }
 

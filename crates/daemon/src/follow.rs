@@ -1,6 +1,6 @@
 //! Followers of output: each has its own offset, reads from disk at its own pace, and is never sent more than it reads.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use belay_protocol::methods::notify;
 use belay_protocol::output::{Chunk, ChunkNotification, EndNotification};
@@ -8,7 +8,7 @@ use belay_protocol::shim::ToShim;
 use belay_protocol::task::TaskInfo;
 use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
-use belay_record::{Piece, Stream};
+use belay_record::{LogReader, MemoryLog, Piece, Stream};
 
 use crate::answer::Caller;
 use crate::config::bounds;
@@ -22,7 +22,8 @@ pub(crate) struct Follow {
     /// The start that wanted the output; it is answered after the last byte.
     pub(crate) caller: Option<Caller>,
     pub(crate) task: String,
-    pub(crate) dir: PathBuf,
+    /// Of a task that has ended in the foreground: its log, which others may have forgotten before this one has read it.
+    pub(crate) memory: Option<Arc<MemoryLog>>,
     pub(crate) stream: Option<Stream>,
     pub(crate) next: u64,
     /// How many bytes there are in all, once the task has ended.
@@ -91,8 +92,11 @@ impl<W: World> Core<W> {
 
     /// The task has ended: what is left goes out, then the end.
     pub(crate) fn end_follow(&mut self, id: u64, total: u64) {
+        let Some(task) = self.follows.get(&id).map(|follow| follow.task.clone()) else { return };
+        let memory = self.memory_of(&task);
         if let Some(follow) = self.follows.get_mut(&id) {
             follow.total = Some(total);
+            follow.memory = memory;
             self.pump(id);
         }
     }
@@ -121,11 +125,13 @@ impl<W: World> Core<W> {
 
     /// One notification. False if there is nothing to send now.
     fn send_piece(&mut self, id: u64) -> bool {
+        let Some(follow) = self.follows.get(&id) else { return false };
+        let log = match &follow.memory {
+            Some(memory) if follow.total.is_some() => LogReader::in_memory(Arc::clone(memory)),
+            _ => self.log_of(&follow.task),
+        };
+        let read = log.and_then(|log| log.read(follow.next, bounds::FOLLOW_BYTES, follow.stream));
         let Some(follow) = self.follows.get_mut(&id) else { return false };
-        let read = self
-            .world
-            .log(&follow.dir)
-            .and_then(|log| log.read(follow.next, bounds::FOLLOW_BYTES, follow.stream));
         let mut slice = match read {
             Ok(slice) => slice,
             Err(error) => {

@@ -4,4 +4,4 @@ mod daemon;
 mod event;
 mod output;
 mod task;
-mod task_start;
+pub(crate) mod task_start;

@@ -9,6 +9,7 @@ mod doc;
 pub mod event;
 mod fingerprint;
 mod follow;
+mod foreground;
 mod handlers;
 mod info;
 mod io;

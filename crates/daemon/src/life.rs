@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Pending, What};
 use crate::core::{Core, ShimStage};
 use crate::event::{Action, Moment, ShimId};
+use crate::foreground::detached_by;
 use crate::info::{Live, task_info};
 use crate::world::{CrashPoint, World};
 
@@ -31,6 +32,7 @@ impl<W: World> Core<W> {
             FromShim::Ready => self.shim_ready(shim),
             FromShim::Life(item) => self.life(shim, item),
             FromShim::Output { bytes } => self.output_grew(shim, bytes),
+            FromShim::Memory { numbers } => self.output_lies(shim, numbers),
             FromShim::Now(now) => self.shim_told(&now),
             FromShim::Written { write, result } => self.shim_wrote(write, &result),
         }
@@ -40,6 +42,7 @@ impl<W: World> Core<W> {
         let Some(shim) = self.shims.get_mut(&id) else { return };
         shim.process = Some(hello.process);
         shim.cgroup = hello.cgroup;
+        let memory = hello.memory;
         if !(SHIM_PROTOCOL_OLDEST..=SHIM_PROTOCOL).contains(&hello.protocol) {
             // It holds its task and keeps its end; a daemon that understands it will adopt it.
             let holds = shim.task.clone().unwrap_or_else(|| "no task".to_owned());
@@ -54,6 +57,7 @@ impl<W: World> Core<W> {
         } else if shim.stage == ShimStage::Coming && shim.task.is_some() {
             self.shim_found(id, hello.task);
         }
+        self.output_lies(id, memory);
     }
 
     /// One event of a life, at its number. Numbers that were seen before say nothing new. A shim that has not noticed yet
@@ -79,11 +83,16 @@ impl<W: World> Core<W> {
             _ => {}
         }
         let before = task.state.clone();
+        let was_detached = before.detached();
         task.state = step(&task.policy, before, event_from_wire(item.event.clone())).state;
         if let Some(end) = &item.end {
             // The shim was there; what it says about the end counts, also if a newer daemon would judge otherwise.
             task.state = State::Ended(Outcome::from_wire(end.end.clone()));
             doc.end = Some((**end).clone());
+        }
+        if task.state.detached() && !was_detached && !task.state.is_ended() {
+            doc.detached_by = Some(detached_by(&item.event));
+            self.released.push(id.to_owned());
         }
         doc.status = status(&task.state);
         let is_fresh = item.number > doc.seen;
@@ -145,6 +154,7 @@ impl<W: World> Core<W> {
     pub(crate) fn finish_task(&mut self, id: &str) {
         let Some(task) = self.tasks.remove(id) else { return };
         self.put(&task.entry);
+        self.expect_nobody(task.caller_due);
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
             shim.task = None;
@@ -160,6 +170,9 @@ impl<W: World> Core<W> {
         // said nevertheless, and the shim keeps it.)
         self.commit_or_retry();
         let info = task_info(&task.entry, Live::default());
+        if !info.output.on_disk {
+            self.keep_memory(id, info.output.bytes, task.memory);
+        }
         for pending in task.pending {
             if let Some(pending) = self.take_pending(pending) {
                 self.answer_ended(pending, &info, &task.follows);
@@ -186,8 +199,8 @@ impl<W: World> Core<W> {
                     _ => self.reply(&caller, info),
                 }
             }
-            What::Inspect { .. } => self.reply(&caller, info),
-            What::Wait { task } => {
+            What::Inspect { .. } | What::Detach { .. } => self.reply(&caller, info),
+            What::Wait { task, .. } => {
                 self.reply(&caller, &WaitResult { id: task, met: Met::Ended, task: info.clone() });
             }
             What::Stop { .. } => self.reply(&caller, &stop_result(info)),
@@ -285,7 +298,14 @@ impl<W: World> Core<W> {
             took_ms: self.now.mono_ms.saturating_sub(asked.mono_ms),
             survivors: survivors.clone(),
         };
-        let exit = self.tasks.get(id).and_then(|task| task.state.leader()).and_then(Leader::exit);
+        let Some(task) = self.tasks.get(id) else { return };
+        let exit = task.state.leader().and_then(Leader::exit);
+        if !matches!(task.state, State::Stopping(_)) {
+            let session = task.entry.session.clone();
+            let mut more = object(json!({ "level": order.level.name() }));
+            more.extend(object(json!(Cause::Asked(order.clone()).to_wire())));
+            self.emit("task.stopping", Some((id, &session)), more);
+        }
         let outcome = if survivors.is_empty() {
             Outcome::Cancelled { order, exit }
         } else {
@@ -351,7 +371,11 @@ fn describe(
     if state.is_ended() {
         return Some(("task.ended", ended(status(state), end)));
     }
+    let detached = object(json!({ "by": detached_by(event) }));
     match event {
+        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_)) => {
+            Some(("task.detached", detached))
+        }
         LifeEvent::Spawned { process, .. } => Some(("task.started", object(json!({ "pid": process.pid })))),
         LifeEvent::LeaderExited { exit } => Some(("task.leader_exited", object(json!({ "exit": exit })))),
         LifeEvent::Stop { .. } | LifeEvent::ClockRanOut { .. } | LifeEvent::BudgetRanOut { .. } => {
@@ -360,9 +384,10 @@ fn describe(
             more.extend(object(json!(stopping.cause.to_wire())));
             Some(("task.stopping", more))
         }
-        LifeEvent::Detach => Some(("task.detached", Map::new())),
+        LifeEvent::Detach { .. } if matches!(state, State::Running(_)) => Some(("task.detached", detached)),
         LifeEvent::SpawnFailed { .. }
         | LifeEvent::TreeEmpty
+        | LifeEvent::Detach { .. }
         | LifeEvent::Signalled { .. }
         | LifeEvent::Survivors { .. }
         | LifeEvent::ShimLost { .. } => None,

@@ -36,6 +36,10 @@ impl<W: World> Core<W> {
         if let Some(task) = self.tasks.get(id) {
             return Ok(task.entry.clone());
         }
+        if self.batch.removed.iter().any(|removed| removed == id) {
+            // Gone for everybody; only its record is still in the way.
+            return Err(not_found(id));
+        }
         // An end that could not be written to the journal yet.
         let waiting = self.batch.put.iter().find(|row| row.id == id).cloned();
         let row = match waiting {
@@ -51,6 +55,9 @@ impl<W: World> Core<W> {
     /// How a live task looks now. Walking its processes is done only when asked for.
     pub(crate) fn live_info(&self, id: &str, with_processes: bool, now: Option<&Now>) -> Option<TaskInfo> {
         let task = self.tasks.get(id)?;
+        // Whose leader has left others behind is told with how many there are.
+        let with_processes =
+            with_processes || task.state.leader().is_some_and(|leader| leader.exit().is_some());
         let shim = task.entry.doc.shim.as_ref().filter(|_| with_processes);
         let processes = shim.map(|shim| {
             let cgroup = shim.cgroup.as_ref().map(|path| std::path::Path::new(path.as_os_str()));

@@ -150,6 +150,7 @@ impl<W: World> Core<W> {
     /// Takes an ended task out of the record, and its directory off the disk once that is durable.
     pub(crate) fn forget(&mut self, entry: &Entry) -> u64 {
         let freed_bytes = self.kept_bytes(entry);
+        self.kept_memory.forget(&entry.id);
         self.world.reach(CrashPoint::BeforeRemove);
         self.batch.removed.push(entry.id.clone());
         self.emit("task.removed", Some((&entry.id, &entry.session)), Map::new());

@@ -79,6 +79,8 @@ impl<W: World> Core<W> {
             argv: spec.argv,
             cwd: spec.cwd,
             detached: spec.detached,
+            detached_by: None,
+            on_disconnect: belay_protocol::task::OnDisconnect::default(),
             clocks: spec.clocks,
             fingerprint: None,
             proof: String::new(),
@@ -100,7 +102,7 @@ impl<W: World> Core<W> {
             started_ms: spec.started_ms,
             doc,
         };
-        let policy = policy_from_wire(&entry.doc.clocks);
+        let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = step(&policy, State::new(entry.doc.detached), Event::Admitted).state;
         self.put(&entry);
         let told = json!({ "command": entry.doc.command, "found": "its shim was running and the journal did not know it" });

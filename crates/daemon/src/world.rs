@@ -12,6 +12,12 @@ pub trait World {
     /// Everybody below this process and in this cgroup.
     fn processes(&self, shim_pid: i32, cgroup: Option<&Path>) -> Vec<ProcessInfo>;
     fn log(&self, dir: &Path) -> io::Result<LogReader>;
+    /// The log that this shim, which is alive, has open under these numbers.
+    fn memory_log(
+        &self,
+        shim: belay_protocol::shim::ProcessId,
+        numbers: [i32; 2],
+    ) -> io::Result<belay_record::MemoryLog>;
     fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>>;
     fn remove_end_file(&self, dir: &Path);
     fn is_shim_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;

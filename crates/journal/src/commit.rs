@@ -4,9 +4,11 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension, ffi};
 
+use crate::ahead::Noted;
 use crate::journal::Totals;
 use crate::meta;
 use crate::row::{Batch, EventRow, TaskRow, Unsigned, unsigned};
+use crate::salvage::LOST_KIND;
 use crate::{Error, Field, Journal};
 
 /// Why a batch was not written, before the path is known.
@@ -47,21 +49,35 @@ impl Journal {
             return Ok(());
         }
         in_sequence(&batch.events, self.last_event())?;
-        if self.ahead.borrow().is_full() {
+        // Every number ever given is at most the mark: also those that damage to the notes may take away.
+        let beyond_mark = self.last_event() + batch.events.len() as u64 > self.totals.get().event_mark;
+        if self.ahead.borrow().is_full() || beyond_mark {
             self.settle()?;
         }
+        if beyond_mark {
+            self.raise_mark()?;
+        }
         self.ahead.borrow_mut().note(batch)?;
+        self.count_noted(batch);
+        self.waiting.borrow_mut().push(std::mem::take(batch));
+        Ok(())
+    }
+
+    fn count_noted(&self, batch: &Batch) {
         let mut totals = self.totals.get();
         totals.last_event = batch.events.last().map_or(totals.last_event, |event| event.seq);
         totals.last_number = batch.put.iter().map(|task| task.number).fold(totals.last_number, u64::max);
         self.totals.set(totals);
-        self.waiting.borrow_mut().push(std::mem::take(batch));
-        Ok(())
     }
 
     /// Whether something is noted that is not in the database yet.
     pub fn is_settled(&self) -> bool {
         !self.ahead.borrow().holds_notes()
+    }
+
+    /// Whether tasks are among what is noted.
+    pub fn holds_noted_tasks(&self) -> bool {
+        self.waiting.borrow().iter().any(|batch| !batch.put.is_empty())
     }
 
     /// Brings what is noted into the database, in one transaction. On an error it stays noted.
@@ -90,17 +106,41 @@ impl Journal {
         }
     }
 
+    fn raise_mark(&self) -> Result<(), Error> {
+        let mut totals = self.totals.get();
+        totals.event_mark = totals.last_event + meta::EVENT_MARK_STEP;
+        meta::set(&self.conn, meta::EVENT_MARK, Unsigned(totals.event_mark))
+            .map_err(|error| self.failed(error))?;
+        self.totals.set(totals);
+        Ok(())
+    }
+
     /// What was noted is in the database, or was never meant to be.
     pub(crate) fn forget_notes(&self) -> Result<(), Error> {
         self.ahead.borrow_mut().clear()
     }
 
+    /// Notes were lost, and nobody knows which: every number that they may have carried is used up.
+    pub(crate) fn give_up_numbers(&self) -> Result<(), Error> {
+        let Totals { last_event, event_mark, .. } = self.totals.get();
+        let at_ms = jiff::Timestamp::now().as_millisecond();
+        let lost = |seq| EventRow {
+            seq,
+            at_ms,
+            kind: LOST_KIND.to_owned(),
+            body: "{}".to_owned(),
+            ..EventRow::default()
+        };
+        let events = (last_event + 1..=event_mark).map(lost).collect();
+        self.write(&[Batch { events, ..Batch::default() }])
+    }
+
     /// Takes over what an earlier program noted and did not live to bring into the database. Says how many batches do
     /// not fit behind what is there, which only damage or a power cut can bring about.
-    pub(crate) fn take_over(&self, mut noted: Vec<Batch>) -> Result<usize, Error> {
+    pub(crate) fn take_over(&self, mut noted: Noted) -> Result<usize, Error> {
         let mut last = self.last_event();
         let mut fitting = 0;
-        for batch in &mut noted {
+        for batch in &mut noted.batches {
             // The program may have died after the database had them and before it forgot the notes.
             batch.events.retain(|event| event.seq > last);
             if in_sequence(&batch.events, last).is_err() {
@@ -109,9 +149,19 @@ impl Journal {
             last = batch.events.last().map_or(last, |event| event.seq);
             fitting += 1;
         }
-        let left = noted.split_off(fitting).len();
-        self.write(&noted)?;
-        Ok(left)
+        let left = noted.batches.split_off(fitting).len();
+        match self.write(&noted.batches) {
+            // They stay notes, and are found in them, until there is room.
+            Err(Error::Full { .. }) if left == 0 && !noted.damaged => {
+                self.ahead.borrow_mut().resume(&noted);
+                for batch in noted.batches {
+                    self.count_noted(&batch);
+                    self.waiting.borrow_mut().push(batch);
+                }
+                Ok(0)
+            }
+            done => done.map(|()| left),
+        }
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Journal {
     pub(crate) checkpointer: Checkpointer,
     pub(crate) conn: Connection,
     pub(crate) path: PathBuf,
+    /// The number that its notes carry.
+    pub(crate) record: u64,
     pub(crate) totals: Cell<Totals>,
     pub(crate) ahead: RefCell<Ahead>,
     /// What is noted and not in the database yet, in order.
@@ -101,9 +103,10 @@ impl Journal {
     pub(crate) fn start(mut conn: Connection, dir: &Path, path: PathBuf) -> Result<Self, Error> {
         let totals = Totals::read(&conn).map_err(|error| Error::sql(&path, error))?;
         let checkpointer = Checkpointer::start(&mut conn, &path)?;
-        let ahead = RefCell::new(Ahead::open(dir)?);
+        let record = notes_number(&conn).map_err(|error| Error::sql(&path, error))?;
+        let ahead = RefCell::new(Ahead::open(dir, record)?);
         let (totals, waiting) = (Cell::new(totals), RefCell::default());
-        Ok(Self { checkpointer, conn, path, totals, ahead, waiting, secret: None })
+        Ok(Self { checkpointer, conn, path, record, totals, ahead, waiting, secret: None })
     }
 
     pub fn task(&self, id: &str) -> Result<Option<TaskRow>, Error> {
@@ -135,14 +138,30 @@ impl Journal {
 
     /// The tasks that have not ended, oldest first.
     pub fn live(&self) -> Result<Vec<TaskRow>, Error> {
-        self.settle()?;
         let condition = "task INDEXED BY task_ended WHERE ended_ms IS NULL ORDER BY number";
-        self.all(&format!("SELECT {TASK_COLUMNS} FROM {condition}"), [], row::task)
+        let settled = self.settle();
+        let mut rows = self.all(&format!("SELECT {TASK_COLUMNS} FROM {condition}"), [], row::task)?;
+        if settled.is_err() {
+            self.overlay(&mut rows, &TaskFilter { ended: Some(false), ..TaskFilter::default() });
+            rows.sort_unstable_by_key(|task| task.number);
+        }
+        Ok(rows)
+    }
+
+    /// Where the database cannot be brought up to date, because the disk is full: what is noted takes the place of what
+    /// is there.
+    fn overlay(&self, rows: &mut Vec<TaskRow>, filter: &TaskFilter) {
+        for batch in self.waiting.borrow().iter() {
+            for task in &batch.put {
+                rows.retain(|row| row.number != task.number);
+                rows.extend(filter.lets_through(task).then(|| task.clone()));
+            }
+        }
     }
 
     /// The tasks that pass the filter, newest first.
     pub fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, Error> {
-        self.settle()?;
+        let settled = self.settle();
         let mut sql = format!("SELECT {TASK_COLUMNS} FROM task WHERE true");
         let mut values = Vec::new();
         sql.push_str(match filter.ended {
@@ -165,7 +184,13 @@ impl Journal {
         }
         sql.push_str(" ORDER BY number DESC LIMIT ?");
         values.push(Value::Integer(clamped(filter.limit)));
-        self.all(&sql, params_from_iter(values), row::task)
+        let mut rows = self.all(&sql, params_from_iter(values), row::task)?;
+        if settled.is_err() {
+            self.overlay(&mut rows, filter);
+            rows.sort_unstable_by_key(|task| std::cmp::Reverse(task.number));
+            rows.truncate(filter.limit);
+        }
+        Ok(rows)
     }
 
     /// The ids that begin with `prefix`, in order. No character of it has a special meaning.
@@ -267,6 +292,20 @@ impl Journal {
         let rows = self.conn.prepare_cached(sql).and_then(|mut s| s.query_map(values, decode)?.collect());
         rows.map_err(|error| self.failed(error))
     }
+}
+
+/// Made with the record; a record from before there were notes gets one now. Where there is no room for it the next start
+/// has another, and finds no notes either.
+fn notes_number(conn: &Connection) -> rusqlite::Result<u64> {
+    let known = meta::number(conn, meta::NOTES)?;
+    if known != 0 {
+        return Ok(known);
+    }
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let number = (u64::from_le_bytes(random) >> 1) | 1;
+    let _ = meta::set(conn, meta::NOTES, row::Unsigned(number));
+    Ok(number)
 }
 
 /// The smallest text above every text that begins with `prefix`, if there is one. (Text is compared byte by byte, which in

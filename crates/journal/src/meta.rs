@@ -12,9 +12,11 @@ pub(crate) const NUMBER_LAST: &str = "number_last";
 /// How often the log has begun anew. Nobody asks; it is there to be written.
 pub(crate) const LOG_ROUND: &str = "log_round";
 pub(crate) const SECRET: &str = "secret";
+/// A random number that this record's notes carry, so that no others are taken for them.
+pub(crate) const NOTES: &str = "notes";
 
 /// By how much [`EVENT_MARK`] runs ahead: one more page written every so many events.
-pub(crate) const EVENT_MARK_STEP: u64 = 64;
+pub(crate) const EVENT_MARK_STEP: u64 = 256;
 
 pub(crate) fn get<T: FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
     conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?

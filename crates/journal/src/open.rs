@@ -13,7 +13,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::ahead;
+use crate::ahead::{self, Noted};
 use crate::aside::{self, Aside, Unfinished};
 use crate::error::is_damage;
 use crate::journal::{Journal, Notice, Opened};
@@ -65,32 +65,57 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
         }
     };
     let conn = prepare(conn, &path)?;
+    let (noted, odd) = read_notes(&dir)?;
     let journal = Journal::start(conn, &dir, path)?;
-    notices.extend(take_over(&journal, &dir)?);
+    notices.extend(odd);
+    notices.extend(take_over(&journal, &dir, noted)?);
     Ok(Opened { journal, notices })
 }
 
-/// Brings in what was noted last. What does not fit is set aside and told.
-fn take_over(journal: &Journal, dir: &Path) -> Result<Option<Notice>, Error> {
+/// Brings in what was noted last. What is damaged, does not fit or is not ours is set aside and told.
+fn take_over(journal: &Journal, dir: &Path, noted: Noted) -> Result<Option<Notice>, Error> {
     let path = dir.join(ahead::AHEAD_NAME);
-    let noted = ahead::noted(dir).map_err(|error| Error::io(&path, error))?;
-    if noted.is_empty() {
+    let damaged = noted.damaged;
+    let is_foreign = !noted.batches.is_empty() && noted.record != journal.record;
+    if noted.batches.is_empty() && !damaged {
         return Ok(None);
     }
-    let left = match journal.take_over(noted) {
-        Err(Error::Duplicate { .. }) => None,
-        other => Some(other?),
+    let taken = if is_foreign { Ok(1) } else { journal.take_over(noted) };
+    let left = match taken {
+        Err(Error::Duplicate { .. }) => 1,
+        other => other?,
     };
-    if left == Some(0) {
-        journal.forget_notes()?;
-        return Ok(None);
-    }
+    let why = match left {
+        0 if !damaged => {
+            return if journal.is_settled() { journal.forget_notes().map(|()| None) } else { Ok(None) };
+        }
+        0 => "are damaged, or were cut off",
+        _ if is_foreign => "are those of another journal",
+        _ => "do not fit what is in it, as after a power cut",
+    };
     let aside = dir.join(aside::free_name(dir, "ahead").map_err(|error| Error::io(&path, error))?);
-    fs::copy(&path, &aside).map_err(|error| Error::io(&path, error))?;
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+        fs::copy(&path, &aside).map_err(|error| Error::io(&path, error))?;
+    }
     journal.forget_notes()?;
+    journal.give_up_numbers()?;
+    let what = format!("the last notes of the journal {why}; they were set aside");
+    Ok(Some(Notice { what, path: Some(aside) }))
+}
+
+/// Reads the notes. What is no file is put out of the way, so that there can be one.
+fn read_notes(dir: &Path) -> Result<(Noted, Option<Notice>), Error> {
+    let path = dir.join(ahead::AHEAD_NAME);
+    let failed = |error| Error::io(&path, error);
+    let is_odd = fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file());
+    if !is_odd {
+        return ahead::read(dir).map(|noted| (noted, None)).map_err(failed);
+    }
+    let aside = dir.join(aside::free_name(dir, "ahead").map_err(failed)?);
+    fs::rename(&path, &aside).map_err(failed)?;
     let what =
-        "the last notes of the journal do not fit what is in it, as after a power cut; they were set aside";
-    Ok(Some(Notice { what: what.to_owned(), path: Some(aside) }))
+        "something that is no file was in the place of the journal's notes; it was set aside".to_owned();
+    Ok((Noted::default(), Some(Notice { what, path: Some(aside) })))
 }
 
 /// Settings for the life of the connection, and migrations.

@@ -65,6 +65,19 @@ pub struct TaskFilter {
     pub name: Option<String>,
 }
 
+impl TaskFilter {
+    pub(crate) fn lets_through(&self, task: &TaskRow) -> bool {
+        let same = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+        };
+        self.ended.is_none_or(|ended| ended == task.ended_ms.is_some())
+            && self.before.is_none_or(|before| task.number < before)
+            && same(&self.session, Some(&task.session))
+            && same(&self.parent, task.parent.as_deref())
+            && same(&self.name, task.name.as_deref())
+    }
+}
+
 /// A stretch of events, with the ends of what is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventPage {

@@ -12,4 +12,4 @@ pub mod table;
 pub use id::{BadId, Kind, TaskId};
 pub use life::{Delivered, Effect, Event, Leader, Running, State, Step, Stopping, step};
 pub use outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
-pub use policy::{Level, Policy};
+pub use policy::{Level, OnLimit, Policy};

@@ -4,7 +4,7 @@
 //! There is no wildcard arm: a new event or state does not compile until every pair has been thought about.
 
 use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, StopOrder, Survivor};
-use crate::policy::{Level, Policy};
+use crate::policy::{Level, OnLimit, Policy};
 
 /// Where a task stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -262,11 +262,13 @@ fn starting(policy: &Policy, detached: bool, stop: Option<StopOrder>, event: Eve
 fn running(policy: &Policy, now: Running, event: Event) -> Step {
     match event {
         Event::LeaderExited(exit) => {
-            let leader = match now.leader {
-                Leader::Alive => Leader::Exited(exit),
-                known @ Leader::Exited(_) => known,
-            };
-            Step::stay(State::Running(Running { leader, ..now }))
+            if matches!(now.leader, Leader::Exited(_)) {
+                return Step::stay(State::Running(now));
+            }
+            // Whoever waits for it is kept no longer than it takes to see whether others stay.
+            let wait = (!now.detached).then_some(Effect::Arm(Clock::Leave, Policy::LEAVE_MS));
+            let leader = Leader::Exited(exit);
+            Step { state: State::Running(Running { leader, ..now }), effects: wait.into_iter().collect() }
         }
         Event::TreeEmpty => Step::end(natural_end(now.leader)),
         Event::Output => Step { effects: rearm_silence(policy), state: State::Running(now) },
@@ -275,6 +277,15 @@ fn running(policy: &Policy, now: Running, event: Event) -> Step {
             let level = order.level;
             let grace_ms = order.grace_ms.unwrap_or(policy.grace_ms);
             begin_stop(policy, now, Cause::Asked(order), level, grace_ms)
+        }
+        Event::ClockRanOut(Clock::Leave) => match now.leader {
+            Leader::Exited(_) => detach(policy, now),
+            Leader::Alive => Step::stay(State::Running(now)),
+        },
+        Event::ClockRanOut(Clock::Foreground)
+            if policy.on_foreground_limit == OnLimit::Detach && !now.detached =>
+        {
+            detach(policy, now)
         }
         Event::ClockRanOut(clock) => match limit_of(policy, clock) {
             Some(limit_ms) => {
@@ -334,7 +345,7 @@ fn stopping(policy: &Policy, now: Stopping, event: Event) -> Step {
         | Event::SpawnFailed(_)
         | Event::Output
         | Event::Stop(_)
-        | Event::ClockRanOut(Clock::Foreground | Clock::Ttl | Clock::Silence | Clock::Kill)
+        | Event::ClockRanOut(Clock::Foreground | Clock::Ttl | Clock::Silence | Clock::Leave | Clock::Kill)
         | Event::BudgetRanOut { .. }
         | Event::Survivors(_) => Step::stay(State::Stopping(now)),
     }
@@ -367,6 +378,9 @@ fn detach(policy: &Policy, now: Running) -> Step {
     if policy.foreground_ms.is_some() {
         effects.push(Effect::Clear(Clock::Foreground));
     }
+    if now.leader.exit().is_some() {
+        effects.push(Effect::Clear(Clock::Leave));
+    }
     if let Some(ttl_ms) = policy.ttl_ms {
         effects.push(Effect::Arm(Clock::Ttl, ttl_ms));
     }
@@ -375,7 +389,8 @@ fn detach(policy: &Policy, now: Running) -> Step {
 
 fn first_clocks(policy: &Policy, detached: bool) -> Vec<Effect> {
     let mut effects = Vec::new();
-    if let Some(ms) = policy.foreground_ms {
+    // Detached while it was being started: the limit was for whoever waited.
+    if let Some(ms) = policy.foreground_ms.filter(|_| policy.born_detached || !detached) {
         effects.push(Effect::Arm(Clock::Foreground, ms));
     }
     if let Some(ms) = policy.ttl_ms.filter(|_| detached) {
@@ -397,7 +412,7 @@ const fn limit_of(policy: &Policy, clock: Clock) -> Option<u64> {
         Clock::Foreground => policy.foreground_ms,
         Clock::Ttl => policy.ttl_ms,
         Clock::Silence => policy.silence_ms,
-        Clock::Grace | Clock::Kill => None,
+        Clock::Leave | Clock::Grace | Clock::Kill => None,
     }
 }
 
@@ -414,7 +429,8 @@ fn begin_stop(policy: &Policy, now: Running, cause: Cause, level: Level, grace_m
     let running_clocks = [Clock::Foreground, Clock::Ttl, Clock::Silence];
     let clear =
         running_clocks.into_iter().filter(|clock| limit_of(policy, *clock).is_some()).map(Effect::Clear);
-    step.effects.splice(0..0, clear);
+    let leave = (!now.detached && now.leader.exit().is_some()).then_some(Effect::Clear(Clock::Leave));
+    step.effects.splice(0..0, clear.chain(leave));
     step
 }
 

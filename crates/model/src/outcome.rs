@@ -19,24 +19,28 @@ impl Exit {
     }
 }
 
-/// The clocks of a task. The last two belong to a stop that is under way.
+/// The clocks of a task. The last three are not limits: a leader that has left others behind, and a stop that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Clock {
     Foreground,
     Ttl,
     Silence,
+    /// The leader has exited and nobody knows yet whether others stay.
+    Leave,
     Grace,
     Kill,
 }
 
 impl Clock {
-    pub const ALL: [Self; 5] = [Self::Foreground, Self::Ttl, Self::Silence, Self::Grace, Self::Kill];
+    pub const ALL: [Self; 6] =
+        [Self::Foreground, Self::Ttl, Self::Silence, Self::Leave, Self::Grace, Self::Kill];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Foreground => "timeout",
             Self::Ttl => "ttl",
             Self::Silence => "silence",
+            Self::Leave => "leave",
             Self::Grace => "grace",
             Self::Kill => "kill",
         }

@@ -33,11 +33,22 @@ impl Level {
     }
 }
 
+/// What the foreground limit does to a task that a caller waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnLimit {
+    #[default]
+    Stop,
+    Detach,
+}
+
 /// The clocks and the grace of one task. Milliseconds of monotonic time; none means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Counts from the start until the task is detached.
+    /// Counts from the start until the task is detached; if it never had a caller, to its end.
     pub foreground_ms: Option<u64>,
+    pub on_foreground_limit: OnLimit,
+    /// Nobody ever waited for it.
+    pub born_detached: bool,
     /// Counts from the moment nobody waits: the start of a detached task, or the detach.
     pub ttl_ms: Option<u64>,
     /// Counts from the last byte of output.
@@ -51,12 +62,16 @@ pub struct Policy {
 impl Policy {
     pub const DEFAULT_GRACE_MS: u64 = 5_000;
     pub const DEFAULT_KILL_MS: u64 = 10_000;
+    /// How long after its leader a tree may take to end before it is said that the leader has left others behind.
+    pub const LEAVE_MS: u64 = 50;
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Self {
             foreground_ms: None,
+            on_foreground_limit: OnLimit::Stop,
+            born_detached: false,
             ttl_ms: None,
             silence_ms: None,
             grace_ms: Self::DEFAULT_GRACE_MS,

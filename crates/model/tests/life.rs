@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use belay_model::{
-    Clock, Delivered, Effect, Event, Exit, Level, Outcome, Policy, SpawnFailure, SpawnStage, State,
-    StopOrder, Survivor, step,
+    Clock, Delivered, Effect, Event, Exit, Leader, Level, OnLimit, Outcome, Policy, Running, SpawnFailure,
+    SpawnStage, State, StopOrder, Survivor, step,
 };
 use proptest::prelude::*;
 
@@ -59,8 +59,10 @@ fn events() -> impl Strategy<Value = Event> {
 
 fn policies() -> impl Strategy<Value = Policy> {
     let clock = || prop::option::of(1..9_000u64);
-    (clock(), clock(), clock(), 1..9_000u64).prop_map(|(foreground_ms, ttl_ms, silence_ms, grace_ms)| {
-        Policy { foreground_ms, ttl_ms, silence_ms, grace_ms, ..Policy::default() }
+    let limits = (clock(), clock(), clock(), 1..9_000u64);
+    let on_limit = prop::sample::select(vec![OnLimit::Stop, OnLimit::Detach]);
+    (limits, on_limit).prop_map(|((foreground_ms, ttl_ms, silence_ms, grace_ms), on_foreground_limit)| {
+        Policy { foreground_ms, on_foreground_limit, ttl_ms, silence_ms, grace_ms, ..Policy::default() }
     })
 }
 
@@ -148,6 +150,7 @@ proptest! {
     // proves R1, R3: which clocks run follows from the state alone
     #[test]
     fn clocks_are_armed_by_rule(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..40)) {
+        let policy = Policy { born_detached: detached, ..policy };
         let mut state = State::new(detached);
         let mut armed = Armed::default();
         for event in events {
@@ -161,10 +164,12 @@ proptest! {
                     prop_assert_eq!(has(Clock::Ttl), now.detached && policy.ttl_ms.is_some());
                     prop_assert_eq!(has(Clock::Silence), policy.silence_ms.is_some());
                     prop_assert!(!has(Clock::Grace) && !has(Clock::Kill));
-                    prop_assert!(!has(Clock::Foreground) || policy.foreground_ms.is_some());
+                    prop_assert_eq!(has(Clock::Leave), !now.detached && now.leader.exit().is_some());
+                    let minded = policy.foreground_ms.is_some() && (!now.detached || detached);
+                    prop_assert_eq!(has(Clock::Foreground), minded);
                 }
                 State::Stopping(now) => {
-                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence));
+                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence) && !has(Clock::Leave));
                     prop_assert_eq!(has(Clock::Kill), now.level == Level::Kill);
                     prop_assert_eq!(has(Clock::Grace), now.level < Level::Kill);
                 }
@@ -241,4 +246,42 @@ fn a_sigkill_that_came_too_late_shows_in_the_exit_status() {
 fn a_blank_reason_is_none() {
     assert_eq!(StopOrder::new(Level::Kill, "tester", Some("  \t ")).reason, None);
     assert_eq!(StopOrder::new(Level::Kill, "tester", Some(" why ")).reason.as_deref(), Some("why"));
+}
+
+fn live(policy: &Policy, events: impl IntoIterator<Item = Event>) -> (State, Vec<Effect>) {
+    let mut last = Vec::new();
+    let state = events.into_iter().fold(State::new(false), |state, event| {
+        let done = step(policy, state, event);
+        last = done.effects;
+        done.state
+    });
+    (state, last)
+}
+
+// proves F4, F6: the limit of whoever waited detaches or stops, by policy, and then applies no more
+#[test]
+fn the_foreground_limit_detaches_if_it_shall() {
+    let stop = Policy { foreground_ms: Some(10), ttl_ms: Some(20), ..Policy::default() };
+    let detach = Policy { on_foreground_limit: OnLimit::Detach, ..stop };
+    let rings = || [Event::Admitted, Event::Spawned, Event::ClockRanOut(Clock::Foreground)];
+    assert!(matches!(live(&stop, rings()).0, State::Stopping(_)));
+    let (state, effects) = live(&detach, rings());
+    assert_eq!(state, State::Running(Running { leader: Leader::Alive, detached: true }));
+    assert_eq!(effects, [Effect::Clear(Clock::Foreground), Effect::Arm(Clock::Ttl, 20)]);
+}
+
+// proves A3: who waits is released when the leader has left others behind, and not for those that are about to end
+#[test]
+fn a_leader_that_leaves_others_behind_detaches() {
+    let policy = Policy::default();
+    let exited = Event::LeaderExited(Exit::Code(3));
+    let gone = [Event::Admitted, Event::Spawned, exited.clone()];
+    let (state, effects) = live(&policy, gone.clone());
+    assert!(!state.detached());
+    assert_eq!(effects, [Effect::Arm(Clock::Leave, Policy::LEAVE_MS)]);
+    let (state, effects) = live(&policy, gone.clone().into_iter().chain([Event::ClockRanOut(Clock::Leave)]));
+    assert!(state.detached() && !state.is_ended());
+    assert_eq!(effects, [Effect::Clear(Clock::Leave)]);
+    let (state, _) = live(&policy, gone.into_iter().chain([Event::TreeEmpty]));
+    assert_eq!(state.outcome(), Some(&Outcome::Exited(Exit::Code(3))));
 }

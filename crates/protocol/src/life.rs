@@ -21,6 +21,8 @@ pub enum ClockName {
     Timeout,
     Ttl,
     Silence,
+    /// The leader has exited, and whether others stay is being seen.
+    Leave,
     Grace,
     Kill,
 }

@@ -90,6 +90,9 @@ methods! {
     TaskWait = "task/wait" (task::WaitParams) -> task::WaitResult;
     /// Stop a task and prove it.
     TaskStop = "task/stop" (task::StopParams) -> task::StopResult;
+    /// Moves a task from the foreground to the background: whoever waits for it is answered at once, and nothing else about it
+    /// changes. A task that nobody waits for, or that has ended, is answered as it is.
+    TaskDetach = "task/detach" (task::DetachParams) -> task::TaskInfo;
     /// Write to a task's standard input.
     TaskWrite = "task/write" (task::WriteParams) -> task::WriteResult;
     /// Forget an ended task and its output.

@@ -68,22 +68,51 @@ pub struct ReadResult {
     pub eof: bool,
 }
 
+/// The lines of both streams, or of one, in the order in which they end. What lies between the start of the search and
+/// the first newline of a stream is a line too, and so is what a stream has written behind its last newline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchParams {
     pub id: String,
-    /// A regular expression (Rust's `regex` syntax), tried on each line.
+    /// A regular expression (Rust's `regex` syntax), tried on each line without its newline. `.` is a character of
+    /// UTF-8; `(?-u:.)` is any byte.
     pub pattern: String,
+    /// Where the search begins, if there is no cursor.
     #[serde(default)]
     pub after: u64,
     #[serde(default)]
     pub stream: Option<StreamName>,
-    /// Lines of context before and after each match, at most 50.
+    /// Lines of context before and after each match. More than 50 are refused.
     #[serde(default)]
     pub context: u32,
-    /// At most 1 000 matches, which is also the default.
+    /// At most 1 000 matches in one answer, which is also the default.
     #[serde(default)]
     pub max_matches: Option<u32>,
+    /// What an earlier answer gave to go on with. All else must be as it was in that call.
+    #[serde(default)]
+    pub cursor: Option<SearchCursor>,
+}
+
+impl SearchParams {
+    /// Lines of context are held in memory while a match may come.
+    pub const MAX_CONTEXT: u32 = 50;
+}
+
+/// How far a search has come. It is made to be given back as it is, not to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchCursor {
+    /// Every line that ends before this offset is done with.
+    pub at: u64,
+    /// Where the search ends: what was there when it began.
+    pub until: Option<u64>,
+    /// Where the line of each stream begins that has no end before `at`.
+    pub stdout: Option<u64>,
+    pub stderr: Option<u64>,
+    /// The number of the last line that is done with.
+    pub number: u64,
+    /// How many of the next lines are context of a match.
+    pub owed: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -95,14 +124,27 @@ pub struct Line {
     pub matched: bool,
 }
 
+/// A line that a search shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SearchLine {
+    #[serde(flatten)]
+    pub line: Line,
+    /// Counted over the lines that were searched, the first being 1. Lines lie together if their numbers do.
+    pub number: u64,
+    /// Its newline has not come yet, and still may.
+    pub open: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchResult {
     pub id: String,
-    pub lines: Vec<Line>,
-    /// Where to go on.
-    pub next: u64,
+    pub lines: Vec<SearchLine>,
+    /// Ranges within what was searched that were not kept, as `[from, to)`. A line ends where one begins.
+    pub gaps: Vec<[u64; 2]>,
+    /// The cursor of the next call; none if this is complete.
+    pub next: Option<SearchCursor>,
     pub bytes: u64,
-    /// The whole output that there is has been searched.
+    /// The whole output that was there when the search began has been searched.
     pub complete: bool,
 }
 

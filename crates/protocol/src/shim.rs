@@ -7,6 +7,7 @@ use crate::bytes::Bytes;
 use crate::life::{
     CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
 };
+use crate::task::OnTimeout;
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
 pub const SHIM_PROTOCOL: u32 = 1;
@@ -28,6 +29,10 @@ pub enum ToShim {
     Start(Box<Start>),
     Stop {
         order: Order,
+    },
+    /// Nobody waits for it any more; `by` says why.
+    Detach {
+        by: String,
     },
     Write {
         write: u64,
@@ -67,6 +72,9 @@ pub struct Start {
     pub clocks: Clocks,
     /// How much output is kept on disk.
     pub output_limit_bytes: u64,
+    /// So much of the output stays in memory while somebody waits for the task.
+    #[serde(default)]
+    pub memory_bytes: u64,
     /// Somebody waits for the pid. Otherwise it may be told together with what follows it.
     #[serde(default)]
     pub hurry: bool,
@@ -95,6 +103,8 @@ pub struct Clocks {
     #[serde(default)]
     pub timeout_ms: Option<u64>,
     #[serde(default)]
+    pub on_timeout: OnTimeout,
+    #[serde(default)]
     pub ttl_ms: Option<u64>,
     #[serde(default)]
     pub silence_ms: Option<u64>,
@@ -114,6 +124,10 @@ pub enum FromShim {
         bytes: u64,
     },
     /// What was asked for with `Query`.
+    /// The output lies in memory, in files that the shim has open under these numbers; or no longer.
+    Memory {
+        numbers: Option<[i32; 2]>,
+    },
     Now(Box<Now>),
     Written {
         write: u64,
@@ -135,6 +149,9 @@ pub struct Hello {
     /// What the task is, for a daemon whose journal does not know it.
     #[serde(default)]
     pub spec: Option<Box<Spec>>,
+    /// As in `Memory`.
+    #[serde(default)]
+    pub memory: Option<[i32; 2]>,
 }
 
 /// What a shim knows of its task and may tell: not its environment.
@@ -175,7 +192,7 @@ pub enum LifeEvent {
     SpawnFailed { error: StartError },
     LeaderExited { exit: ExitStatus },
     TreeEmpty,
-    Detach,
+    Detach { by: String },
     Stop { order: Order },
     ClockRanOut { clock: ClockName },
     BudgetRanOut { budget: String, limit: u64, used: u64 },

@@ -33,6 +33,25 @@ pub enum AnswerWhen {
     Ended,
 }
 
+/// What happens to a task in the foreground when its `timeout_ms` has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    #[default]
+    Stop,
+    /// It goes on, nobody waits for it any more, and its time-to-live begins.
+    Detach,
+}
+
+/// What happens to a task in the foreground when the connection of whoever waits for it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    #[default]
+    Detach,
+    Stop,
+}
+
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartParams {
@@ -58,8 +77,14 @@ pub struct StartParams {
     /// Nobody waits: the time-to-live counts from the start.
     #[serde(default)]
     pub detached: bool,
+    /// For the foreground; if it is detached from the start, for the whole run.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub on_timeout: OnTimeout,
+    #[serde(default)]
+    pub on_disconnect: OnDisconnect,
+    /// Counts from the moment nobody waits.
     #[serde(default)]
     pub ttl_ms: Option<u64>,
     #[serde(default)]
@@ -158,6 +183,10 @@ pub struct TaskInfo {
     pub status: Status,
     pub health: Health,
     pub detached: bool,
+    /// Who moved it to the background, if it did not start there: `user:NAME`, `clock:timeout`, `disconnect`, or `leader`
+    /// when its first process has exited and left others behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_by: Option<String>,
     /// The command as one would type it.
     pub command: String,
     pub argv: Vec<Bytes>,
@@ -311,12 +340,18 @@ pub struct WaitParams {
     /// At most ten minutes; ask again to wait longer. Default: ten minutes.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// Wait as its caller does, in the foreground: a detach answers this wait, and the end of this connection is dealt with
+    /// as the end of the caller's.
+    #[serde(default)]
+    pub attach: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Met {
     Ended,
+    /// It goes on, and whoever waited as its caller is released.
+    Detached,
     Timeout,
 }
 
@@ -385,6 +420,15 @@ pub struct WriteResult {
     pub accepted_bytes: u64,
     /// Bytes that the command has not read yet.
     pub pending_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DetachParams {
+    pub id: String,
+    /// What the caller calls itself; the user is always added.
+    #[serde(default)]
+    pub actor: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

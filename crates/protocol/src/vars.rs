@@ -15,6 +15,9 @@ pub const RETENTION: &str = "BELAY_RETENTION";
 /// `off` makes the daemon do without cgroups, as on a machine that has none. Read when the daemon starts.
 pub const CGROUP: &str = "BELAY_CGROUP";
 
+/// The key that moves a foreground `belay run` to the background: `ctrl-b`, `^g`, or `none`.
+pub const DETACH_KEY: &str = "BELAY_DETACH_KEY";
+
 /// A point in the daemon's work at which it ends itself as `kill -9` would: for tests of recovery.
 pub const CRASH_AT: &str = "BELAY_CRASH_AT";
 

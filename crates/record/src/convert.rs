@@ -1,15 +1,15 @@
 //! The one file where core types and wire types meet. It converts; it decides nothing.
 
 use belay_model::{
-    Cause, Clock, Delivered, Event, Exit, Kind, Level, Outcome, Policy, SpawnFailure, SpawnStage, State,
-    StopOrder, Survivor,
+    Cause, Clock, Delivered, Event, Exit, Kind, Level, OnLimit, Outcome, Policy, SpawnFailure, SpawnStage,
+    State, StopOrder, Survivor,
 };
 use belay_protocol::life::{
     ClockName, End, ExitStatus, Order, StartError, StartStage, StopCause, StopLevel, SurvivorInfo,
 };
 use belay_protocol::output::StreamName;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent};
-use belay_protocol::task::{BudgetInfo, ErrorInfo, OutcomeInfo, Status, TaskKind};
+use belay_protocol::task::{BudgetInfo, ErrorInfo, OnTimeout, OutcomeInfo, Status, TaskKind};
 
 use crate::layout::Stream;
 
@@ -36,7 +36,8 @@ macro_rules! same {
 }
 
 same!(Level, StopLevel, Drain => Drain, Interrupt => Interrupt, Terminate => Terminate, Kill => Kill);
-same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Grace => Grace, Kill => Kill);
+same!(OnLimit, OnTimeout, Stop => Stop, Detach => Detach);
+same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Leave => Leave, Grace => Grace, Kill => Kill);
 same!(SpawnStage, StartStage, Resources => Resources, Cwd => Cwd, Program => Program, Shell => Shell,
     Arguments => Arguments, Limits => Limits, Holder => Holder);
 same!(Kind, TaskKind, Shell => Shell, Agent => Agent);
@@ -183,7 +184,7 @@ pub fn event_from_wire(event: LifeEvent) -> Event {
         LifeEvent::SpawnFailed { error } => Event::SpawnFailed(SpawnFailure::from_wire(error)),
         LifeEvent::LeaderExited { exit } => Event::LeaderExited(Exit::from_wire(exit)),
         LifeEvent::TreeEmpty => Event::TreeEmpty,
-        LifeEvent::Detach => Event::Detach,
+        LifeEvent::Detach { by: _ } => Event::Detach,
         LifeEvent::Stop { order } => Event::Stop(StopOrder::from_wire(order)),
         LifeEvent::ClockRanOut { clock } => Event::ClockRanOut(Clock::from_wire(clock)),
         LifeEvent::BudgetRanOut { budget, limit, used } => Event::BudgetRanOut { budget, limit, used },
@@ -197,15 +198,14 @@ pub fn event_from_wire(event: LifeEvent) -> Event {
     }
 }
 
-/// The wire form of an event that changes a state. A spawn is made by the shim itself, who knows the pid;
-/// admission and output never travel.
+/// The wire form of an event that changes a state. A spawn and a detach are made by the shim itself, who knows the pid and
+/// who asked; admission and output never travel.
 pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
     match event.clone() {
-        Event::Admitted | Event::Spawned | Event::Output => None,
+        Event::Admitted | Event::Spawned | Event::Output | Event::Detach => None,
         Event::SpawnFailed(failure) => Some(LifeEvent::SpawnFailed { error: failure.to_wire() }),
         Event::LeaderExited(exit) => Some(LifeEvent::LeaderExited { exit: exit.to_wire() }),
         Event::TreeEmpty => Some(LifeEvent::TreeEmpty),
-        Event::Detach => Some(LifeEvent::Detach),
         Event::Stop(order) => Some(LifeEvent::Stop { order: order.to_wire() }),
         Event::ClockRanOut(clock) => Some(LifeEvent::ClockRanOut { clock: clock.to_wire() }),
         Event::BudgetRanOut { budget, limit, used } => Some(LifeEvent::BudgetRanOut { budget, limit, used }),
@@ -219,9 +219,18 @@ pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
     }
 }
 
-pub const fn policy_from_wire(clocks: &Clocks) -> Policy {
-    let Clocks { timeout_ms, ttl_ms, silence_ms, grace_ms, kill_ms } = *clocks;
-    Policy { foreground_ms: timeout_ms, ttl_ms, silence_ms, grace_ms, kill_ms }
+/// The rules of a task that was started with or without somebody waiting for it.
+pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
+    let Clocks { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, kill_ms } = *clocks;
+    Policy {
+        foreground_ms: timeout_ms,
+        on_foreground_limit: OnLimit::from_wire(on_timeout),
+        born_detached: detached,
+        ttl_ms,
+        silence_ms,
+        grace_ms,
+        kill_ms,
+    }
 }
 
 /// The word that people and scripts see.

@@ -5,10 +5,12 @@ pub mod convert;
 pub mod end_file;
 pub mod frame;
 mod layout;
+mod memory;
 pub mod reader;
 pub mod writer;
 
 pub use end_file::EndFile;
 pub use layout::Stream;
+pub use memory::MemoryLog;
 pub use reader::{Gap, LogReader, Piece, Slice};
 pub use writer::LogWriter;

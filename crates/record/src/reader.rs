@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::layout::{INDEX_RECORD_BYTES, Run, Stream, data_path, index_path, segment_starts};
+use crate::memory::MemoryLog;
 
 /// A range of offsets that is not there, `[from, to)`.
 pub type Gap = [u64; 2];
@@ -31,10 +33,16 @@ pub struct Slice {
 /// A view of the log as it is now. Make a new one to see what has been written since.
 #[derive(Debug)]
 pub struct LogReader {
-    dir: PathBuf,
+    place: Place,
     segments: Vec<Segment>,
-    /// The end of what is on disk.
+    /// The end of what is kept.
     end: u64,
+}
+
+#[derive(Debug)]
+enum Place {
+    Dir(PathBuf),
+    Memory(Arc<MemoryLog>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,10 +63,17 @@ impl LogReader {
             }
         }
         let end = segments.last().map_or(0, |segment| segment.end);
-        Ok(Self { dir: dir.to_owned(), segments, end })
+        Ok(Self { place: Place::Dir(dir.to_owned()), segments, end })
     }
 
-    /// The end of what is on disk. A task that lost its last bytes to a full disk has written more.
+    /// A log that lies in memory only: one segment, from the first byte on.
+    pub fn in_memory(log: Arc<MemoryLog>) -> io::Result<Self> {
+        let end = log.data.metadata()?.len();
+        let segments = if end == 0 { Vec::new() } else { vec![Segment { start: 0, end }] };
+        Ok(Self { place: Place::Memory(log), segments, end })
+    }
+
+    /// The end of what is kept. A task that lost its last bytes to a full disk has written more.
     pub const fn end(&self) -> u64 {
         self.end
     }
@@ -155,8 +170,13 @@ impl LogReader {
     }
 
     fn open_segment(&self, segment: Segment) -> io::Result<(File, Vec<Run>)> {
-        let data = File::open(data_path(&self.dir, segment.start))?;
-        let index = std::fs::read(index_path(&self.dir, segment.start))?;
+        let (data, index) = match &self.place {
+            Place::Dir(dir) => {
+                let data = File::open(data_path(dir, segment.start))?;
+                (data, std::fs::read(index_path(dir, segment.start))?)
+            }
+            Place::Memory(log) => (log.data.try_clone()?, log.read_index()?),
+        };
         let mut runs: Vec<Run> = index.chunks_exact(INDEX_RECORD_BYTES).filter_map(Run::decode).collect();
         if runs.first().is_none_or(|run| run.offset != segment.start) {
             // A damaged index costs the stream of these bytes, not the bytes.

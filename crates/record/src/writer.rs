@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::layout::{INDEX_RECORD_BYTES, Run, Stream, data_path, index_path};
+use crate::memory::MemoryLog;
 
 /// A run is given a new time at most this often, so that a stream without pause does not fill the index.
 const RUN_TIME_MS: i64 = 100;
@@ -20,13 +22,18 @@ const LARGEST_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// The smallest limit that still keeps a head and a tail.
 pub const SMALLEST_LIMIT_BYTES: u64 = 4 * SMALLEST_SEGMENT_BYTES;
 
-/// The log of one task, open for appending. Nothing is on disk before the first byte.
+/// The log of one task, open for appending. Nothing is on disk before the first byte, and with room in memory not before
+/// that is full.
 #[derive(Debug)]
 pub struct LogWriter {
     dir: PathBuf,
+    /// So many bytes may stay off the disk.
+    memory_bytes: u64,
     segment_bytes: u64,
     half_bytes: u64,
     open: Option<Segment>,
+    /// The segment in memory, when the disk did not take it. It is tried once more at the end.
+    stuck: Option<Segment>,
     /// Segments that stay whatever comes; they are few.
     head: Vec<Kept>,
     /// Segments behind the head, oldest first: the ones that make room.
@@ -53,6 +60,7 @@ struct Segment {
     kept: Kept,
     run: Run,
     in_head: bool,
+    in_memory: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,14 +83,18 @@ impl Kept {
 }
 
 impl LogWriter {
-    /// `limit_bytes` is what may lie on disk, half of it for the head and half for the tail.
-    pub fn new(dir: &Path, limit_bytes: u64) -> Self {
+    /// `limit_bytes` is what may lie on disk, half of it for the head and half for the tail; `memory_bytes` is what may
+    /// stay in memory until somebody asks for it to be on disk.
+    pub fn new(dir: &Path, limit_bytes: u64, memory_bytes: u64) -> Self {
         let limit = limit_bytes.max(SMALLEST_LIMIT_BYTES);
+        let segment_bytes = (limit / 16).clamp(SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES);
         Self {
             dir: dir.to_owned(),
-            segment_bytes: (limit / 16).clamp(SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES),
+            memory_bytes: memory_bytes.min(segment_bytes),
+            segment_bytes,
             half_bytes: limit / 2,
             open: None,
+            stuck: None,
             head: Vec::new(),
             tail: VecDeque::new(),
             head_bytes: 0,
@@ -123,6 +135,9 @@ impl LogWriter {
         if self.gaps.len() >= MAX_GAPS {
             return Err(io::Error::other("too many gaps already"));
         }
+        if self.open.as_ref().is_some_and(|open| open.in_memory && open.kept.charge() >= self.memory_bytes) {
+            self.leave_memory();
+        }
         let mut segment = match self.open.take() {
             Some(segment) if segment.kept.charge() < self.segment_bytes => segment,
             full => {
@@ -132,7 +147,8 @@ impl LogWriter {
                 self.create(stream, at_ms)?
             }
         };
-        let room = self.segment_bytes - segment.kept.charge().min(self.segment_bytes - 1);
+        let limit = if segment.in_memory { self.memory_bytes } else { self.segment_bytes };
+        let room = limit - segment.kept.charge().min(limit - 1);
         let part = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let written = segment.write(self.bytes, stream, at_ms, part);
         match written {
@@ -143,7 +159,11 @@ impl LogWriter {
             }
             // The segment stays as far as it was written; the next one starts behind the gap.
             Err(error) => {
-                self.retire(&segment);
+                if segment.in_memory {
+                    self.stuck = Some(segment);
+                } else {
+                    self.retire(&segment);
+                }
                 Err(error)
             }
         }
@@ -152,6 +172,9 @@ impl LogWriter {
     fn create(&mut self, stream: Stream, at_ms: i64) -> io::Result<Segment> {
         let in_head = self.head_bytes < self.half_bytes && self.tail.is_empty() && self.gaps.is_empty();
         let start = self.bytes;
+        if start == 0 && self.memory_bytes > 0 {
+            return create_in_memory(Run { offset: start, stream, at_ms });
+        }
         let open = |path: &Path| OpenOptions::new().append(true).create_new(true).mode(0o600).open(path);
         let index = match open(&index_path(&self.dir, start)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -165,7 +188,7 @@ impl LogWriter {
         match made {
             Ok(data) => {
                 let kept = Kept { start, data_bytes: 0, index_bytes: INDEX_RECORD_BYTES as u64 };
-                Ok(Segment { data, index, kept, run, in_head })
+                Ok(Segment { data, index, kept, run, in_head, in_memory: false })
             }
             Err(error) => {
                 // Without its data file the index says nothing; left behind it would block the next try.
@@ -173,6 +196,32 @@ impl LogWriter {
                 Err(error)
             }
         }
+    }
+
+    /// From now on everything is on disk, what came before first. What the disk does not take stays readable in memory.
+    pub fn leave_memory(&mut self) {
+        self.memory_bytes = 0;
+        let Some(segment) = self.open.take_if(|open| open.in_memory) else { return };
+        match self.move_to_disk(&segment) {
+            Ok(segment) => self.open = Some(segment),
+            Err(_) => self.stuck = Some(segment),
+        }
+    }
+
+    fn move_to_disk(&self, segment: &Segment) -> io::Result<Segment> {
+        let (data, index) =
+            (data_path(&self.dir, segment.kept.start), index_path(&self.dir, segment.kept.start));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let memory = MemoryLog { data: segment.data.try_clone()?, index: segment.index.try_clone()? };
+        memory.copy_to(&data, &index)?;
+        let open = |path: &Path| OpenOptions::new().append(true).open(path);
+        Ok(Segment { data: open(&data)?, index: open(&index)?, in_memory: false, ..*segment })
+    }
+
+    /// By which numbers this process has the log open, if it lies in memory only.
+    pub fn memory(&self) -> Option<[i32; 2]> {
+        let segment = self.open.as_ref().filter(|open| open.in_memory).or(self.stuck.as_ref())?;
+        Some([segment.data.as_raw_fd(), segment.index.as_raw_fd()])
     }
 
     /// Puts a full or broken segment away, and makes room if the tail has grown too long.
@@ -213,7 +262,13 @@ impl LogWriter {
 
     /// The last look, when nothing more will be written: what somebody has removed under our hands is a gap and a fault.
     pub fn finish(&mut self) {
-        let open = self.open.as_ref().map(|segment| segment.kept);
+        if let Some(stuck) = self.stuck.take()
+            && let Err(error) = self.move_to_disk(&stuck)
+        {
+            self.miss(stuck.kept.start, stuck.kept.end(), &error);
+        }
+        let on_disk = |segment: &&Segment| !segment.in_memory;
+        let open = self.open.as_ref().filter(on_disk).map(|segment| segment.kept);
         let kept: Vec<Kept> = self.head.iter().chain(&self.tail).copied().chain(open).collect();
         for kept in kept {
             let is_there = |path: PathBuf| path.try_exists().unwrap_or(true);
@@ -233,6 +288,13 @@ impl LogWriter {
         }
         self.gaps.splice(place..end, [merged]);
     }
+}
+
+fn create_in_memory(run: Run) -> io::Result<Segment> {
+    let MemoryLog { data, mut index } = MemoryLog::create()?;
+    index.write_all(&run.encode())?;
+    let kept = Kept { start: run.offset, data_bytes: 0, index_bytes: INDEX_RECORD_BYTES as u64 };
+    Ok(Segment { data, index, kept, run, in_head: true, in_memory: true })
 }
 
 impl Segment {

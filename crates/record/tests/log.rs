@@ -2,7 +2,7 @@
 
 use belay_record::reader::cut_at_character;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
-use belay_record::{LogReader, LogWriter, Piece, Slice, Stream};
+use belay_record::{LogReader, LogWriter, MemoryLog, Piece, Slice, Stream};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ proptest! {
     #[test]
     fn every_byte_is_at_its_offset_under_its_stream(writes in writes(3_000, 40), windows in prop::collection::vec((0..60_000u64, 1..20_000usize), 1..10)) {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogWriter::new(dir.path(), 1 << 30);
+        let mut log = LogWriter::new(dir.path(), 1 << 30, 0);
         write_all(&mut log, &writes);
         let all = expected(&writes);
         prop_assert_eq!(log.bytes(), all.len() as u64);
@@ -83,7 +83,7 @@ proptest! {
     #[test]
     fn pages_follow_each_other_without_loss(writes in writes(3_000, 40), max in 1..9_000usize) {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogWriter::new(dir.path(), 1 << 30);
+        let mut log = LogWriter::new(dir.path(), 1 << 30, 0);
         write_all(&mut log, &writes);
         let all = expected(&writes);
         let reader = LogReader::open(dir.path()).unwrap();
@@ -102,11 +102,41 @@ proptest! {
         }
     }
 
+    // proves F8, F3: nothing is on disk while there is room in memory; and whenever it is asked for, or has to be, all of it
+    // is there, in order, with nothing lost or twice
+    #[test]
+    fn what_lies_in_memory_can_be_read_and_goes_to_disk_whole(before in writes(3_000, 20), after in writes(3_000, 20), bound in 1..60_000u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let task = dir.path().join("task");
+        let mut log = LogWriter::new(&task, 1 << 30, bound);
+        write_all(&mut log, &before);
+        let written = expected(&before);
+        let fits = written.len() as u64 <= bound;
+        if let Some(numbers) = log.memory() {
+            prop_assert!(fits && !task.exists());
+            let memory = MemoryLog::open(i32::try_from(std::process::id()).unwrap(), numbers).unwrap();
+            let reader = LogReader::in_memory(std::sync::Arc::new(memory)).unwrap();
+            let read: Vec<_> = flat(&reader.read(0, usize::MAX, None).unwrap().pieces).into_iter().map(|(_, stream, byte)| (stream, byte)).collect();
+            prop_assert_eq!(&read, &written);
+        } else {
+            prop_assert!(written.is_empty() || !fits);
+        }
+        log.leave_memory();
+        prop_assert_eq!(log.memory(), None);
+        write_all(&mut log, &after);
+        log.finish();
+        prop_assert_eq!(log.fault(), None);
+        let all: Vec<_> = written.into_iter().chain(expected(&after)).collect();
+        let read = LogReader::open(&task).unwrap().read(0, usize::MAX, None).unwrap();
+        let read: Vec<_> = flat(&read.pieces).into_iter().map(|(_, stream, byte)| (stream, byte)).collect();
+        prop_assert_eq!(read, all);
+    }
+
     // proves O4: what is within the limit is kept whole
     #[test]
     fn nothing_within_the_limit_is_dropped(sizes in prop::collection::vec(1..20_000usize, 1..40)) {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES);
+        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES, 0);
         let mut left = usize::try_from(SMALLEST_LIMIT_BYTES).unwrap();
         for size in sizes {
             let size = size.min(left);
@@ -121,7 +151,7 @@ proptest! {
     #[test]
     fn a_limit_keeps_head_and_tail_and_marks_the_gap(writes in writes(40_000, 60)) {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES);
+        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES, 0);
         write_all(&mut log, &writes);
         let all = expected(&writes);
         let reader = LogReader::open(dir.path()).unwrap();
@@ -146,7 +176,7 @@ proptest! {
     #[test]
     fn the_last_lines_are_found(text in "[ab\n]{0,400}", lines in 0..12u64, err_every in 1..7usize) {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogWriter::new(dir.path(), 1 << 30);
+        let mut log = LogWriter::new(dir.path(), 1 << 30, 0);
         for (i, byte) in text.bytes().enumerate() {
             let stream = if i % err_every == 0 { Stream::Stderr } else { Stream::Stdout };
             log.append(stream, 0, &[byte]);
@@ -191,7 +221,7 @@ proptest! {
 fn nothing_is_on_disk_before_the_first_byte() {
     let dir = tempfile::tempdir().unwrap();
     let task = dir.path().join("task");
-    let mut log = LogWriter::new(&task, 1 << 20);
+    let mut log = LogWriter::new(&task, 1 << 20, 0);
     assert!(!task.exists());
     log.append(Stream::Stdout, 0, b"");
     assert!(!task.exists());
@@ -206,7 +236,7 @@ fn what_cannot_be_written_is_a_gap_and_a_fault() {
     let task = dir.path().join("task");
     // A file where the directory should be: fails for root too.
     std::fs::write(&task, "in the way").unwrap();
-    let mut log = LogWriter::new(&task, 1 << 20);
+    let mut log = LogWriter::new(&task, 1 << 20, 0);
     log.append(Stream::Stdout, 0, b"lost");
     assert_eq!(log.gaps(), [[0, 4]]);
     assert_eq!(log.fault().map(|fault| fault.lost_bytes), Some(4));
@@ -231,7 +261,7 @@ fn what_cannot_be_written_is_a_gap_and_a_fault() {
 #[test]
 fn a_torn_index_costs_no_byte() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = LogWriter::new(dir.path(), 1 << 20);
+    let mut log = LogWriter::new(dir.path(), 1 << 20, 0);
     log.append(Stream::Stdout, 0, b"out");
     log.append(Stream::Stderr, 0, b"err");
     drop(log);
@@ -245,4 +275,23 @@ fn a_torn_index_costs_no_byte() {
     std::fs::write(&index, b"").unwrap();
     let all: Vec<u8> = read().pieces.iter().flat_map(|piece| piece.data.clone()).collect();
     assert_eq!(all, b"outerr");
+}
+
+// proves O8, F3: what the disk did not take when it was asked for stays readable, and is there at the end if it does then
+#[test]
+fn what_the_disk_does_not_take_stays_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let task = dir.path().join("task");
+    std::fs::write(&task, "in the way").unwrap();
+    let mut log = LogWriter::new(&task, 1 << 20, 100);
+    log.append(Stream::Stdout, 0, b"kept");
+    log.leave_memory();
+    assert!(log.memory().is_some() && log.gaps().is_empty());
+    std::fs::remove_file(&task).unwrap();
+    log.append(Stream::Stdout, 0, b" and more");
+    log.finish();
+    assert_eq!((log.gaps().len(), log.fault()), (0, None));
+    let read = LogReader::open(&task).unwrap().read(0, 100, None).unwrap();
+    let all: Vec<u8> = read.pieces.iter().flat_map(|piece| piece.data.clone()).collect();
+    assert_eq!(all, b"kept and more");
 }

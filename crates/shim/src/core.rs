@@ -80,6 +80,8 @@ pub struct Core {
     identity: Identity,
     connected: bool,
     task: Option<Task>,
+    /// Where the output lies while it is in memory.
+    memory: Option<[i32; 2]>,
 }
 
 /// The task that is held, from its start until its end is safe with the daemon or on disk.
@@ -113,8 +115,9 @@ impl Deadlines {
             Clock::Foreground => 0,
             Clock::Ttl => 1,
             Clock::Silence => 2,
-            Clock::Grace => 3,
-            Clock::Kill => 4,
+            Clock::Leave => 3,
+            Clock::Grace => 4,
+            Clock::Kill => 5,
         }
     }
 
@@ -134,7 +137,7 @@ impl Deadlines {
 
 impl Core {
     pub const fn new(identity: Identity) -> Self {
-        Self { identity, connected: true, task: None }
+        Self { identity, connected: true, task: None, memory: None }
     }
 
     /// The id of the task that is held.
@@ -159,6 +162,16 @@ impl Core {
             Some((clock.to_wire(), at.saturating_sub(now.mono_ms)))
         };
         Clock::ALL.into_iter().filter_map(left).collect()
+    }
+
+    /// Whether somebody waits for the task: only then its output may stay in memory.
+    pub fn in_foreground(&self) -> bool {
+        self.state().is_some_and(|state| !state.detached())
+    }
+
+    /// Where the output lies now.
+    pub const fn set_memory(&mut self, numbers: Option<[i32; 2]>) {
+        self.memory = numbers;
     }
 
     /// Whether output has to be reported, because a silence clock runs.
@@ -196,6 +209,7 @@ impl Core {
             ToShim::Hello { seen, .. } => self.greet(seen, actions),
             ToShim::Start(start) => self.start(now, start, actions),
             ToShim::Stop { order } => self.event(now, Event::Stop(StopOrder::from_wire(order)), actions),
+            ToShim::Detach { by } => self.apply(now, Event::Detach, Some(LifeEvent::Detach { by }), actions),
             ToShim::Ack { task } => {
                 let ours = self.task.as_ref().is_some_and(|held| held.id == task && held.state.is_ended());
                 if ours {
@@ -213,7 +227,9 @@ impl Core {
         let Identity { name, version, process, cgroup } = self.identity.clone();
         let task = self.task.as_ref().map(|task| task.id.clone());
         let spec = self.task.as_ref().map(|task| Box::new(task.spec.clone()));
-        let hello = Hello { protocol: SHIM_PROTOCOL, version, shim: name, process, cgroup, task, spec };
+        let memory = self.memory.filter(|_| task.is_some());
+        let hello =
+            Hello { protocol: SHIM_PROTOCOL, version, shim: name, process, cgroup, task, spec, memory };
         actions.push(Action::Send(FromShim::Hello(hello)));
         match &self.task {
             None => actions.push(Action::Send(FromShim::Ready)),
@@ -229,7 +245,7 @@ impl Core {
             // Two tasks in one shim would be a fault of the daemon's; the one that is held must not suffer.
             return;
         }
-        let policy = policy_from_wire(&start.clocks);
+        let policy = policy_from_wire(&start.clocks, start.detached);
         let Step { mut state, effects } = step(&policy, State::new(start.detached), Event::Admitted);
         debug_assert_eq!(effects, [Effect::Spawn], "an admitted task is spawned");
         let mut stop = None;

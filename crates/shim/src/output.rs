@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use belay_protocol::life::{CaptureFault, OutputInfo};
 use belay_record::{LogWriter, Stream};
@@ -27,12 +26,8 @@ pub(crate) struct Output {
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 impl Output {
-    pub(crate) fn new(stdout: OwnedFd, stderr: OwnedFd, dir: &Path, limit_bytes: u64) -> Self {
-        Self {
-            streams: [Some(stdout), Some(stderr)],
-            log: LogWriter::new(dir, limit_bytes),
-            read_fault: None,
-        }
+    pub(crate) fn new(stdout: OwnedFd, stderr: OwnedFd, log: LogWriter) -> Self {
+        Self { streams: [Some(stdout), Some(stderr)], log, read_fault: None }
     }
 
     pub(crate) fn streams(&self) -> impl Iterator<Item = (usize, &OwnedFd)> {
@@ -85,6 +80,16 @@ impl Output {
         any
     }
 
+    /// Nobody waits any more: what came before and what comes belongs on disk.
+    pub(crate) fn leave_memory(&mut self) {
+        self.log.leave_memory();
+    }
+
+    /// Where the output lies while it is in memory.
+    pub(crate) fn memory(&self) -> Option<[i32; 2]> {
+        self.log.memory()
+    }
+
     /// Nothing more will come.
     pub(crate) fn finish(&mut self) {
         self.log.finish();
@@ -93,7 +98,8 @@ impl Output {
     pub(crate) fn info(&self) -> OutputInfo {
         let gaps = self.log.gaps().to_vec();
         let first = gaps.first().filter(|gap| gap[0] == 0).map_or(0, |gap| gap[1]);
-        OutputInfo { bytes: self.log.bytes(), on_disk: self.log.bytes() > 0, gaps, first }
+        let on_disk = self.log.bytes() > 0 && self.log.memory().is_none();
+        OutputInfo { bytes: self.log.bytes(), on_disk, gaps, first }
     }
 
     pub(crate) fn fault(&self) -> Option<CaptureFault> {

@@ -21,6 +21,7 @@ use belay_os::tree::{self, Reaped, Tree};
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
 use belay_protocol::shim::{FromShim, LifeEvent, LifeItem, Now, ProcessId, Start, ToShim};
+use belay_record::LogWriter;
 
 use self::wait::Source;
 use crate::core::{Action, Core, Identity, Input, Moment};
@@ -64,6 +65,7 @@ struct Shim {
     killing: Option<Killing>,
     watched: bool,
     told_bytes: u64,
+    told_memory: Option<[i32; 2]>,
     /// What is queued may wait until then for something that goes with it.
     hold_until_ms: Option<u64>,
     buffer: Box<[u8]>,
@@ -129,6 +131,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         killing: None,
         watched: false,
         told_bytes: 0,
+        told_memory: None,
         hold_until_ms: None,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         link_broken: false,
@@ -160,6 +163,7 @@ impl Shim {
             self.look_after_tree()?;
             self.quiet_until_ms = self.quiet_until_ms.filter(|until_ms| monotonic_ms() < *until_ms);
             self.feed(Input::Tick)?;
+            self.place_output();
             self.flush()?;
             if self.tell_output() {
                 self.flush()?;
@@ -205,6 +209,11 @@ impl Shim {
                 Ok(Some(Input::Finished { output, capture: task.and_then(|task| task.output.fault()) }))
             }
             Action::WriteEndFile(end) => {
+                if let Some(task) = &mut self.task {
+                    // Nobody is there to take it from our memory.
+                    task.output.leave_memory();
+                    task.output.finish();
+                }
                 let written = self.task.as_ref().is_some_and(|task| end.write(&task.dir).is_ok());
                 Ok(Some(Input::EndFileWritten(written)))
             }
@@ -234,7 +243,11 @@ impl Shim {
             dir: dir.clone(),
             leader,
             leader_reaped: false,
-            output: Output::new(stdout.0, stderr.0, &dir, start.output_limit_bytes),
+            output: Output::new(
+                stdout.0,
+                stderr.0,
+                LogWriter::new(&dir, start.output_limit_bytes, start.memory_bytes),
+            ),
             stdin: Stdin::new(stdin),
         });
         Input::Spawned(result)
@@ -301,12 +314,31 @@ impl Shim {
         if !task.output.is_open(place) {
             self.quiet_until_ms = Some(monotonic_ms() + QUIET_MS);
         }
+        self.place_output();
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
+    }
+
+    /// Output goes to disk as soon as nobody waits for the task, before anybody hears of it; and the daemon knows where it
+    /// lies.
+    fn place_output(&mut self) {
+        let Some(task) = &mut self.task else { return };
+        if !self.core.in_foreground() && self.core.state().is_some_and(|state| !state.is_ended()) {
+            task.output.leave_memory();
+        }
+        let numbers = task.output.memory();
+        if numbers != self.told_memory {
+            self.told_memory = numbers;
+            self.core.set_memory(numbers);
+            self.say(&FromShim::Memory { numbers });
+            // Whoever follows looks again, in the new place.
+            self.told_bytes = 0;
+        }
     }
 
     fn drain(&mut self) -> io::Result<()> {
         let Some(task) = &mut self.task else { return Ok(()) };
         let any = task.output.drain(&mut self.buffer, now().wall_ms);
+        self.place_output();
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
     }
 
@@ -350,9 +382,12 @@ impl Shim {
                 let answer = self.present(query);
                 self.say(&FromShim::Now(Box::new(answer)));
             }
-            message
-            @ (ToShim::Hello { .. } | ToShim::Start(_) | ToShim::Stop { .. } | ToShim::Ack { .. }) => {
-                // What ended by itself before the stop reached it ended by itself.
+            message @ (ToShim::Hello { .. }
+            | ToShim::Start(_)
+            | ToShim::Stop { .. }
+            | ToShim::Detach { .. }
+            | ToShim::Ack { .. }) => {
+                // What ended by itself before the stop, or the detach, reached it ended by itself.
                 self.look_after_tree()?;
                 self.feed(Input::Daemon(message))?;
             }
@@ -375,6 +410,7 @@ impl Shim {
         let can_wait = match message {
             FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
             FromShim::Life(item) => item.end.is_none(),
+            FromShim::Memory { .. } => true,
             _ => false,
         };
         let nothing_queued = self.link.as_ref().is_some_and(Link::is_flushed);
@@ -451,6 +487,8 @@ impl Shim {
                 self.pipes = Some(pipes);
                 self.watched = false;
                 self.told_bytes = 0;
+                self.told_memory = None;
+                self.core.set_memory(None);
                 self.say(&FromShim::Ready);
             }
             _ => self.leaving = true,

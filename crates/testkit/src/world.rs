@@ -10,7 +10,8 @@ use belay_os::process::Identity;
 use belay_protocol::daemon::StatusResult;
 use belay_protocol::methods::{DaemonStatus, EventRead, OutputRead, TaskGet, TaskStart, TaskStop, TaskWait};
 use belay_protocol::task::{
-    AnswerWhen, GetParams, Met, StartParams, StopParams, StopResult, TaskInfo, WaitParams, WaitResult,
+    AnswerWhen, GetParams, Met, OnDisconnect, OnTimeout, StartParams, StopParams, StopResult, TaskInfo,
+    WaitParams, WaitResult,
 };
 use belay_protocol::{event, output};
 use tempfile::TempDir;
@@ -137,6 +138,14 @@ impl World {
         Running::start(self.belay_command(args), true)
     }
 
+    /// Starts a line of shell at a terminal of its own, with `belay` as `$BELAY`. What is written to it is typed there.
+    pub fn at_terminal(&self, line: &str) -> Running {
+        let mut command = self.command("script");
+        command.args(["--quiet", "--return", "--command", line, "/dev/null"]);
+        command.env("BELAY", &self.program).env("SHELL", "/bin/sh").env("TERM", "xterm");
+        Running::start(command, true)
+    }
+
     /// Runs a line of shell in this world, with `belay` as `$BELAY`.
     #[track_caller]
     pub fn shell(&self, line: &str) -> Output {
@@ -183,6 +192,8 @@ impl World {
             rlimits: Vec::new(),
             stdin: false,
             detached: true,
+            on_timeout: OnTimeout::Stop,
+            on_disconnect: OnDisconnect::Detach,
             timeout_ms: None,
             ttl_ms: None,
             silence_ms: None,
@@ -220,7 +231,7 @@ impl World {
     #[track_caller]
     pub fn wait_ended(&self, id: &str) -> TaskInfo {
         let limit_ms = u64::try_from(LONG.as_millis()).unwrap();
-        let params = WaitParams { id: id.to_owned(), timeout_ms: Some(limit_ms) };
+        let params = WaitParams { id: id.to_owned(), timeout_ms: Some(limit_ms), attach: false };
         let WaitResult { met, task, .. } = self.client().call::<TaskWait>(&params).unwrap();
         assert_eq!(met, Met::Ended, "the task did not end: {task:?}");
         task

@@ -82,7 +82,11 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
     let state = if task.status.is_ended() {
         outcome::sentence(task)
     } else {
-        let how = if task.detached { "detached" } else { "in the foreground" };
+        let how = match (&task.detached_by, task.detached) {
+            (Some(by), _) => format!("detached by {by}"),
+            (None, true) => "detached".to_owned(),
+            (None, false) => "in the foreground".to_owned(),
+        };
         format!("{}, {how}", outcome::status_name(task.status))
     };
     block.styled("Status", &state, outcome::status_style(task.status));

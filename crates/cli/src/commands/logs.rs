@@ -5,7 +5,8 @@ use std::time::Duration;
 use belay_client::Client;
 use belay_protocol::methods::{OutputFollow, OutputRead, OutputSearch, notify};
 use belay_protocol::output::{
-    ChunkNotification, FollowParams, From as Begin, Line, ReadParams, SearchParams, StreamName,
+    ChunkNotification, FollowParams, From as Begin, ReadParams, SearchLine, SearchParams, SearchResult,
+    StreamName,
 };
 
 use crate::args::{LogsArgs, Stream};
@@ -47,10 +48,7 @@ impl Show {
     fn pieces(&mut self, pieces: Vec<Piece>, context: &mut Context) -> Result<(), CliError> {
         for piece in pieces {
             match (piece, &mut self.filters) {
-                (Piece::Gap(from, to), _) => {
-                    context.out.flush()?;
-                    context.note(&gap_text(from, to));
-                }
+                (Piece::Gap(from, to), _) => note_gap([from, to], context)?,
                 (Piece::Chunk(chunk), _) if self.json => context.out.json(&chunk)?,
                 (Piece::Chunk(chunk), None) => context.out.bytes(&chunk.data.0)?,
                 (Piece::Chunk(chunk), Some(filters)) => {
@@ -163,42 +161,74 @@ fn grep(args: &LogsArgs, pattern: &str, context: &mut Context) -> Result<u8, Cli
         stream: stream(args),
         context: args.context,
         max_matches: None,
+        cursor: None,
     };
-    let mut groups = Groups { with_context: args.context > 0, end: None };
+    let mut groups = Groups::new(args.context > 0);
     let mut matched = false;
     loop {
         let page = client.call::<OutputSearch>(&params)?;
-        for line in &page.lines {
-            matched |= line.matched;
-            if args.json {
-                context.out.json(line)?;
-            } else {
-                let text = groups.text(line, context.term.stdout);
-                context.out.bytes(&text)?;
-            }
-        }
-        if page.complete || page.next <= params.after {
+        matched |= page.lines.iter().any(|found| found.line.matched);
+        show_page(&page, args.json, &mut groups, context)?;
+        if page.complete {
             return Ok(u8::from(!matched));
         }
-        params.after = page.next;
+        if page.next.is_none() || page.next == params.cursor {
+            // To end here would pass for having searched it all.
+            return Err(CliError::new(Kind::Unreachable, "the search does not come to its end".to_owned()));
+        }
+        params.cursor = page.next;
     }
 }
 
-/// Lines of context as `grep` shows them: `--` where something is left out.
+/// The lines of one answer, with the gaps where they belong.
+fn show_page(
+    page: &SearchResult,
+    json: bool,
+    groups: &mut Groups,
+    context: &mut Context,
+) -> Result<(), CliError> {
+    let mut gaps = page.gaps.iter().peekable();
+    for found in &page.lines {
+        while let Some(gap) = gaps.next_if(|gap| gap[1] <= found.line.offset) {
+            note_gap(*gap, context)?;
+        }
+        if json {
+            context.out.json(found)?;
+        } else {
+            let text = groups.text(found, context.term.stdout);
+            context.out.bytes(&text)?;
+        }
+    }
+    gaps.try_for_each(|gap| note_gap(*gap, context))
+}
+
+fn note_gap([from, to]: [u64; 2], context: &mut Context) -> Result<(), CliError> {
+    context.out.flush()?;
+    context.note(&gap_text(from, to));
+    Ok(())
+}
+
+/// Lines as `grep` shows them: `--` where something is left out between lines of context. A line that is not finished
+/// has no newline here either, unless another follows.
 pub(crate) struct Groups {
-    pub(crate) with_context: bool,
-    pub(crate) end: Option<u64>,
+    with_context: bool,
+    /// The line that was shown last: its number, and whether it is still open.
+    last: Option<(u64, bool)>,
 }
 
 impl Groups {
-    pub(crate) fn text(&mut self, line: &Line, safe: bool) -> Vec<u8> {
-        let bytes = line.text.0.strip_suffix(b"\n").unwrap_or(&line.text.0);
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let before = self.end.replace(line.offset.saturating_add(length).saturating_add(1));
+    pub(crate) const fn new(with_context: bool) -> Self {
+        Self { with_context, last: None }
+    }
+
+    pub(crate) fn text(&mut self, found: &SearchLine, safe: bool) -> Vec<u8> {
         let mut text = Vec::new();
-        if self.with_context && before.is_some_and(|end| line.offset > end) {
-            text.extend_from_slice(b"--\n");
+        if let Some((number, open)) = self.last.replace((found.number, found.open)) {
+            text.extend_from_slice(if open { b"\n" } else { b"" });
+            let is_next = number.checked_add(1) == Some(found.number);
+            text.extend_from_slice(if self.with_context && !is_next { b"--\n" } else { b"" });
         }
+        let bytes = &found.line.text.0;
         if safe {
             let mut filter = Filter::default();
             text.extend(filter.feed(bytes));
@@ -206,7 +236,7 @@ impl Groups {
         } else {
             text.extend_from_slice(bytes);
         }
-        text.push(b'\n');
+        text.extend_from_slice(if found.open { b"" } else { b"\n" });
         text
     }
 }

@@ -1,6 +1,7 @@
 //! One file for each verb. Each asks the daemon, and hands what came back to a pure function that renders it.
 
 pub(crate) mod completions;
+pub(crate) mod detach;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod events;

@@ -80,22 +80,26 @@ pub(crate) fn render(
             Cell::new(&status(task)).style(style(task)),
             Cell::new(&age_text(task, now)),
             Cell::new(&task.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())),
-            Cell::new(&task.command),
+            Cell::new(&command(task)),
         ]);
         table.row(row);
     }
     table.render(width, colour)
 }
 
-fn status(task: &TaskInfo) -> String {
-    let leader_left = task.leader.as_ref().is_some_and(|leader| leader.exit_code.or(leader.signal).is_some());
-    if task.health == Health::Stalled {
-        format!("{} (stalled)", outcome::short(task))
-    } else if leader_left && !task.status.is_ended() {
-        format!("{} (leader left)", outcome::short(task))
-    } else {
-        outcome::short(task)
+/// The command; before it, where it cannot be cut off, that its first process has left others behind.
+fn command(task: &TaskInfo) -> String {
+    match outcome::left_words(task) {
+        Some(words) => format!("({words}) {}", task.command),
+        None => task.command.clone(),
     }
+}
+
+fn status(task: &TaskInfo) -> String {
+    if task.health == Health::Stalled {
+        return format!("{} (stalled)", outcome::short(task));
+    }
+    outcome::short(task)
 }
 
 const fn style(task: &TaskInfo) -> Style {

@@ -2,6 +2,7 @@
 
 mod feed;
 mod foreground;
+mod key;
 mod signals;
 mod sink;
 
@@ -11,9 +12,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{AnswerWhen, Command, StartParams, TaskInfo};
+use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams, TaskInfo};
 
-use crate::args::RunArgs;
+use crate::args::{self, RunArgs};
 use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::duration::millis;
@@ -46,7 +47,7 @@ fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u
         return Err(CliError::no(format!("{} {}", task.id, outcome::sentence(&task))));
     }
     if !json {
-        context.hint(&format!("belay logs -f {0} to follow it, belay stop {0} to end it", task.id));
+        context.hint(&outcome::go_on(&task));
     }
     Ok(0)
 }
@@ -83,6 +84,14 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         stdin: args.stdin,
         detached: args.detach,
         timeout_ms: args.timeout.map(millis),
+        on_timeout: match args.on_timeout {
+            args::OnTimeout::Stop => OnTimeout::Stop,
+            args::OnTimeout::Detach => OnTimeout::Detach,
+        },
+        on_disconnect: match args.on_disconnect {
+            args::OnDisconnect::Detach => OnDisconnect::Detach,
+            args::OnDisconnect::Stop => OnDisconnect::Stop,
+        },
         ttl_ms: args.ttl.map(millis),
         silence_ms: args.silence.map(millis),
         grace_ms: args.grace.map(millis),

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_mins(10);
 pub(crate) fn run(args: &WaitArgs, context: &mut Context) -> Result<u8, CliError> {
     let deadline = args.timeout.map(|limit| Instant::now() + limit);
     let left = || deadline.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()).min(LONGEST));
-    let ask = |id: &str| WaitParams { id: id.to_owned(), timeout_ms: Some(millis(left())) };
+    let ask = |id: &str| WaitParams { id: id.to_owned(), timeout_ms: Some(millis(left())), attach: false };
     let mut codes = Vec::new();
     let alone = args.ids.len() == 1;
     many::each::<TaskWait>(context, &args.ids, ask, |context, id, result| {
@@ -61,7 +61,8 @@ pub(crate) fn run(args: &WaitArgs, context: &mut Context) -> Result<u8, CliError
 
 fn code(task: &TaskInfo, met: Met, alone: bool) -> u8 {
     match met {
-        Met::Timeout => 1,
+        // Only a caller in the foreground is answered so, which this command is not.
+        Met::Timeout | Met::Detached => 1,
         Met::Ended if alone => outcome::exit_code(task),
         Met::Ended => u8::from(task.status != Status::Completed),
     }

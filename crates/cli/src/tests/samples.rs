@@ -21,6 +21,7 @@ pub(super) fn running() -> TaskInfo {
         status: Status::Running,
         health: Health::Ok,
         detached: true,
+        detached_by: None,
         command: "npm run dev -- --port 3000".into(),
         argv: ["npm", "run", "dev", "--", "--port", "3000"].map(Into::into).to_vec(),
         cwd: "/home/ada/site".into(),

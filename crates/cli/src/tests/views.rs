@@ -6,7 +6,7 @@ use belay_protocol::daemon::{
 };
 use belay_protocol::event::EventInfo;
 use belay_protocol::life::StopLevel;
-use belay_protocol::output::{Line, StreamName};
+use belay_protocol::output::{Line, SearchLine, StreamName};
 use belay_protocol::task::{
     ClockInfo, Health, RemoveResult, Status, StopResult, StopVerdict, StoppingInfo, TaskInfo,
 };
@@ -163,10 +163,19 @@ fn findings() {
 
 #[test]
 fn matches_with_context() {
-    let line =
-        |offset, text: &str| Line { stream: StreamName::Stdout, offset, text: text.into(), matched: true };
-    let mut groups = logs::Groups { with_context: true, end: None };
-    let lines = [line(0, "one"), line(4, "two\n"), line(30, "far \x1b[2Jaway")];
-    let text: Vec<u8> = lines.iter().flat_map(|line| groups.text(line, true)).collect();
-    assert_eq!(String::from_utf8(text).unwrap(), "one\ntwo\n--\nfar ␛[2Jaway\n");
+    let found = |number, text: &str, open| SearchLine {
+        line: Line { stream: StreamName::Stdout, offset: 0, text: text.into(), matched: true },
+        number,
+        open,
+    };
+    let mut groups = logs::Groups::new(true);
+    let lines = [
+        found(1, "one", false),
+        found(2, "two", false),
+        found(9, "far \x1b[2Jaway", false),
+        found(10, "open", true),
+        found(11, "too", true),
+    ];
+    let text: Vec<u8> = lines.iter().flat_map(|found| groups.text(found, true)).collect();
+    assert_eq!(String::from_utf8(text).unwrap(), "one\ntwo\n--\nfar ␛[2Jaway\nopen\ntoo");
 }

@@ -34,7 +34,7 @@ impl<W: World> Core<W> {
 
     fn output_now(&self, id: &str) -> Result<Now, RpcError> {
         let entry = self.entry(&self.resolve(id)?)?;
-        let log = self.world.log(&self.config.task_dir(&entry.id)).map_err(|error| {
+        let log = self.log_of(&entry.id).map_err(|error| {
             RpcError::new(
                 ErrorKind::Internal,
                 format!("the output of task {} cannot be read: {error}", entry.id),
@@ -80,6 +80,10 @@ impl<W: World> Core<W> {
             return self
                 .fail(caller, RpcError::invalid("pattern", "the pattern is longer than 10 000 bytes"));
         }
+        if params.context > SearchParams::MAX_CONTEXT {
+            let message = format!("at most {} lines of context can be shown", SearchParams::MAX_CONTEXT);
+            return self.fail(caller, RpcError::invalid("context", message));
+        }
         let built = regex::bytes::RegexBuilder::new(&params.pattern).size_limit(COMPILED_BYTES).build();
         let pattern = match built {
             Ok(pattern) => pattern,
@@ -93,7 +97,8 @@ impl<W: World> Core<W> {
             Ok(now) => {
                 let dir = self.config.task_dir(&now.id);
                 let params = SearchParams { id: now.id, ..params };
-                let search = Search { params, pattern, dir, bytes: now.bytes, ended: now.ended };
+                let memory = self.memory_of(&params.id);
+                let search = Search { params, pattern, dir, memory, bytes: now.bytes, ended: now.ended };
                 let Caller { client, request } = caller.clone();
                 self.promise(caller.clone(), What::Search, None);
                 self.actions.push(Action::Search { client, request, search: Box::new(search) });
@@ -142,7 +147,7 @@ impl<W: World> Core<W> {
                     client: caller.client,
                     caller: None,
                     task: now.id.clone(),
-                    dir: self.config.task_dir(&now.id),
+                    memory: self.memory_of(&now.id),
                     stream,
                     next: from,
                     total: now.ended.then_some(now.bytes),

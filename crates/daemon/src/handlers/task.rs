@@ -83,7 +83,8 @@ impl<W: World> Core<W> {
                 ..Default::default()
             };
             let rows = self.journal.tasks(&filter).map_err(|error| journal_error(&error))?;
-            let entries = rows.into_iter().filter_map(|row| Entry::from_row(row).ok());
+            let kept = rows.into_iter().filter(|row| !self.batch.removed.contains(&row.id));
+            let entries = kept.filter_map(|row| Entry::from_row(row).ok());
             found.extend(entries.map(|entry| (entry.number, Self::ended_info(&entry))));
         }
         found.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
@@ -99,7 +100,14 @@ impl<W: World> Core<W> {
         match found {
             Err(error) => self.fail(caller, error),
             Ok(entry) if self.tasks.contains_key(&entry.id) => {
-                self.promise(caller.clone(), What::Wait { task: entry.id }, Some(within));
+                let attached = params.attach;
+                if attached && self.tasks.get(&entry.id).is_some_and(|task| task.state.detached()) {
+                    return self.answer_detached(caller, &entry.id);
+                }
+                if attached {
+                    self.called_by(&entry.id, caller.client);
+                }
+                self.promise(caller.clone(), What::Wait { task: entry.id, attached }, Some(within));
             }
             Ok(entry) => {
                 let task = Self::ended_info(&entry);
@@ -186,7 +194,7 @@ impl<W: World> Core<W> {
                 self.end_here(id, record);
             }
             (Some(shim), _) if self.shims.get(&shim).is_some_and(|shim| shim.stage == ShimStage::Coming) => {
-                self.stop_unreachable(shim, order.to_wire());
+                self.stop_unreachable(shim, order.to_wire(), patience_ms);
             }
             (Some(shim), _) => {
                 // Behind a start that waits for its record to be durable. Otherwise at once: a full disk stops no stop.

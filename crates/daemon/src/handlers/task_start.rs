@@ -76,6 +76,7 @@ impl<W: World> Core<W> {
             None => self.waiting.push_back(id.clone()),
         }
         self.follow_start(caller, &params, &id);
+        self.called_by(&id, caller.client);
         let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
         self.promise(caller.clone(), What::Start { task: id, when: params.answer, told: false }, within);
         Ok(())
@@ -87,7 +88,7 @@ impl<W: World> Core<W> {
         let told = json!({ "command": entry.doc.command, "name": entry.name, "parent": entry.parent });
         self.emit("task.created", Some((&entry.id, &entry.session)), object(told));
         let id = entry.id.clone();
-        let policy = policy_from_wire(&entry.doc.clocks);
+        let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);
         let task = Task { start: Some(start), ..Task::new(entry, state, policy) };
         self.world.reach(CrashPoint::BeforeCreate);
@@ -127,6 +128,7 @@ impl<W: World> Core<W> {
                 .ids(vec![known.id.clone()]));
         }
         let id = known.id.clone();
+        self.called_by(&id, caller.client);
         let follow = params.follow.then(|| self.follow_start(caller, params, &id)).flatten();
         match self.tasks.get(&id).map(|task| &task.state) {
             None => {
@@ -160,7 +162,7 @@ impl<W: World> Core<W> {
                 client: caller.client,
                 caller: Some(caller.clone()),
                 task: id.to_owned(),
-                dir: self.config.task_dir(id),
+                memory: self.memory_of(id),
                 stream: None,
                 next: 0,
                 total: None,
@@ -221,6 +223,7 @@ impl<W: World> Core<W> {
         let secret = fingerprint::hex(&secret);
         let clocks = Clocks {
             timeout_ms: params.timeout_ms,
+            on_timeout: params.on_timeout,
             ttl_ms: params.ttl_ms,
             silence_ms: params.silence_ms,
             grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
@@ -232,6 +235,8 @@ impl<W: World> Core<W> {
             argv: ready.argv.clone(),
             cwd: params.cwd.clone(),
             detached: params.detached,
+            detached_by: None,
+            on_disconnect: params.on_disconnect,
             clocks,
             fingerprint,
             proof: fingerprint::keyed(&self.key, secret.as_bytes()),
@@ -266,6 +271,7 @@ impl<W: World> Core<W> {
             detached: params.detached,
             clocks,
             output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
+            memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
             hurry: params.answer == AnswerWhen::Started,
             stop: None,
         };

@@ -10,6 +10,9 @@ use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::Notify;
 
+/// How long is waited when there is no descriptor left to watch a connection with.
+const NO_DESCRIPTOR: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// Where every connection reads to: one at a time, and never across a wait.
 pub(crate) type Scratch = RefCell<Box<[u8]>>;
 
@@ -132,7 +135,8 @@ impl Outbox {
                 continue;
             }
             if self.empty_queue(&wrote).await.is_err() {
-                return;
+                // No descriptor to wait with, mostly: whoever closes one makes room. The connection is good meanwhile.
+                tokio::time::sleep(NO_DESCRIPTOR).await;
             }
         }
     }

@@ -10,7 +10,7 @@ use belay_os::cgroup::Cgroup;
 use belay_os::process;
 use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
-use belay_record::{EndFile, LogReader};
+use belay_record::{EndFile, LogReader, MemoryLog};
 
 use crate::world::{CrashPoint, World};
 
@@ -46,6 +46,10 @@ impl World for RealWorld {
 
     fn log(&self, dir: &Path) -> io::Result<LogReader> {
         LogReader::open(dir)
+    }
+
+    fn memory_log(&self, shim: ProcessId, numbers: [i32; 2]) -> io::Result<MemoryLog> {
+        MemoryLog::open(shim.pid, numbers)
     }
 
     fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>> {

@@ -1,32 +1,54 @@
 //! `output/search` beside the core: line by line over a task's log, bounded a call, without splitting what it filters.
+//! An answer ends between two lines, and its cursor says between which: what pages show together does not depend on
+//! where they end.
 
-use std::collections::VecDeque;
+mod lines;
+mod page;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{Line, SearchResult};
+use belay_protocol::output::{SearchCursor, SearchResult};
 use belay_protocol::rpc::RequestId;
 use belay_record::convert::Wire as _;
-use belay_record::{LogReader, Stream};
+use belay_record::{Gap, LogReader, Slice, Stream};
 
+use self::lines::{Lines, Place};
+use self::page::Page;
 use super::run::Hub;
 use crate::event::{ClientId, Event, Search};
 
-/// How much of the log one call looks through; the answer says where to go on.
-const SCAN_BYTES: u64 = 64 * 1024 * 1024;
-const BLOCK_BYTES: usize = 256 * 1024;
-const MAX_MATCHES: usize = 1_000;
-const MAX_CONTEXT: usize = 50;
-/// A line longer than this is searched and shown in parts, which `logs --help` says.
-const LINE_BYTES: usize = 1024 * 1024;
-/// What one answer carries at most.
-const ANSWER_BYTES: usize = 1024 * 1024;
+/// The bounds of one call.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// How much of what was asked for it looks through; the answer says where to go on. It must be more than the
+    /// longest lines of a whole context, or a page would end where it began.
+    scan_bytes: u64,
+    block_bytes: usize,
+    matches: usize,
+    /// A line longer than this is searched and shown in parts, which `logs --help` says.
+    line_bytes: usize,
+    /// What one answer carries at most, if it carries more than one line.
+    answer_bytes: usize,
+}
+
+const LIMITS: Limits = Limits {
+    scan_bytes: 64 * 1024 * 1024,
+    block_bytes: 256 * 1024,
+    matches: 1_000,
+    line_bytes: 1024 * 1024,
+    answer_bytes: 1024 * 1024,
+};
 
 pub(crate) fn run(hub: &Rc<Hub>, client: ClientId, request: Option<RequestId>, search: Search) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        let done = tokio::task::spawn_blocking(move || look_through(&search)).await;
+        let done = tokio::task::spawn_blocking(move || open(&search)).await;
         let result = match done {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(error)) => {
@@ -38,131 +60,84 @@ pub(crate) fn run(hub: &Rc<Hub>, client: ClientId, request: Option<RequestId>, s
     });
 }
 
-/// A line that is being put together.
-struct Partial {
-    stream: Stream,
-    offset: u64,
-    bytes: Vec<u8>,
-}
-
-struct Looking<'a> {
-    search: &'a Search,
-    before: VecDeque<Line>,
-    after_left: usize,
-    lines: Vec<Line>,
-    matches: usize,
-    answer_bytes: usize,
-    /// Behind the last whole line that was looked at.
-    done_to: u64,
-}
-
-fn look_through(search: &Search) -> std::io::Result<SearchResult> {
-    let log = LogReader::open(&search.dir)?;
-    let stream = search.params.stream.map(Stream::from_wire);
-    let mut looking = Looking {
-        search,
-        before: VecDeque::new(),
-        after_left: 0,
-        lines: Vec::new(),
-        matches: 0,
-        answer_bytes: 0,
-        done_to: search.params.after,
+fn open(search: &Search) -> io::Result<SearchResult> {
+    let log = match &search.memory {
+        Some(memory) => LogReader::in_memory(Arc::clone(memory))?,
+        None => LogReader::open(&search.dir)?,
     };
-    let mut partial: [Option<Partial>; 2] = [None, None];
-    let mut at = search.params.after;
-    let end = log.end();
-    while at < end && at - search.params.after < SCAN_BYTES && !looking.is_full() {
-        let slice = log.read(at, BLOCK_BYTES, stream)?;
-        if slice.next == at {
+    look_through(&log, search, &LIMITS)
+}
+
+fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<SearchResult> {
+    let params = &search.params;
+    let mut begin = params.cursor.unwrap_or(SearchCursor { at: params.after, ..SearchCursor::default() });
+    // What is there when the search begins, and no more: a task that writes without pause would let it never end, and
+    // a line that is unfinished on one page would be finished on the next.
+    let until = begin.until.unwrap_or(u64::MAX).min(log.end());
+    begin.until = Some(until);
+    let has_ended = search.ended && until == log.end();
+    let place = Place { at: begin.at, open: [begin.stdout, begin.stderr] };
+    let mut lines = Lines::at(place, log, limits.line_bytes)?;
+    let mut page = Page::new(params, &search.pattern, limits, begin);
+    let mut flow = scan(log, search, limits, &mut lines, &mut page)?;
+    if flow.is_continue() {
+        flow = lines.cut(until, |whole| page.line(whole, !has_ended));
+    }
+    let complete = flow.is_continue();
+    if complete && has_ended && until < search.bytes {
+        // The last bytes were lost to a full disk.
+        page.gaps.push([until, search.bytes]);
+    }
+    let next = (!complete).then_some(page.settled);
+    let Page { lines, gaps, .. } = page;
+    Ok(SearchResult { id: params.id.clone(), lines, gaps, next, bytes: search.bytes, complete })
+}
+
+/// Looks at every line that ends in what is there, or at as many as one page takes.
+fn scan(
+    log: &LogReader,
+    search: &Search,
+    limits: &Limits,
+    lines: &mut Lines,
+    page: &mut Page<'_>,
+) -> io::Result<ControlFlow<()>> {
+    let only = search.params.stream.map(Stream::from_wire);
+    let begin = page.settled;
+    let until = begin.until.unwrap_or(0);
+    let (mut at, mut scanned) = (begin.at, 0);
+    while at < until {
+        if scanned >= limits.scan_bytes && page.settled != begin {
+            return Ok(ControlFlow::Break(()));
+        }
+        let slice = log.read(at, limits.block_bytes, only)?;
+        if slice.next <= at {
             break;
         }
-        for piece in slice.pieces {
-            let held = &mut partial[usize::from(piece.stream == Stream::Stderr)];
-            looking.take(held, piece.stream, piece.offset, &piece.data);
-        }
         at = slice.next;
-    }
-    let reached_end = at >= end && !looking.is_full();
-    if reached_end && search.ended {
-        for held in partial.iter_mut().filter_map(Option::take) {
-            looking.line(held);
+        scanned += slice.pieces.iter().map(|piece| piece.data.len() as u64).sum::<u64>();
+        if look_at(slice, until, lines, page).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
-        looking.done_to = end;
-    } else if let Some(open) = partial.iter().flatten().map(|held| held.offset).min() {
-        // A line that is not finished is looked at again, whole.
-        looking.done_to = looking.done_to.min(open);
-    } else if !looking.is_full() {
-        looking.done_to = at;
     }
-    let complete = reached_end;
-    Ok(SearchResult {
-        id: search.params.id.clone(),
-        lines: looking.lines,
-        next: looking.done_to,
-        bytes: search.bytes,
-        complete,
-    })
+    Ok(ControlFlow::Continue(()))
 }
 
-impl Looking<'_> {
-    fn max_matches(&self) -> usize {
-        self.search.params.max_matches.map_or(MAX_MATCHES, |max| max as usize).clamp(1, MAX_MATCHES)
-    }
-
-    fn is_full(&self) -> bool {
-        (self.matches >= self.max_matches() && self.after_left == 0) || self.answer_bytes >= ANSWER_BYTES
-    }
-
-    fn take(&mut self, held: &mut Option<Partial>, stream: Stream, offset: u64, data: &[u8]) {
-        let mut at = 0;
-        while at < data.len() {
-            let rest = &data[at..];
-            let end = rest.iter().position(|byte| *byte == b'\n').map(|place| place + 1);
-            let part = &rest[..end.unwrap_or(rest.len()).min(LINE_BYTES)];
-            let line =
-                held.get_or_insert_with(|| Partial { stream, offset: offset + at as u64, bytes: Vec::new() });
-            line.bytes.extend_from_slice(part);
-            at += part.len();
-            if (part.ends_with(b"\n") || line.bytes.len() >= LINE_BYTES)
-                && let Some(line) = held.take()
-            {
-                self.line(line);
-                if !self.is_full() {
-                    self.done_to = offset + at as u64;
-                }
-            }
+fn look_at(slice: Slice, until: u64, lines: &mut Lines, page: &mut Page<'_>) -> ControlFlow<()> {
+    let mut gaps = slice.gaps.into_iter().filter(|gap| gap[0] < until).peekable();
+    for mut piece in slice.pieces.into_iter().filter(|piece| piece.offset < until) {
+        while let Some(gap) = gaps.next_if(|gap| gap[0] < piece.offset) {
+            cross(gap, until, lines, page)?;
         }
+        piece.data.truncate(usize::try_from(until - piece.offset).unwrap_or(usize::MAX));
+        lines.take(&piece, |whole| page.line(whole, false))?;
     }
+    gaps.try_for_each(|gap| cross(gap, until, lines, page))
+}
 
-    fn line(&mut self, line: Partial) {
-        if self.is_full() {
-            return;
-        }
-        let text = line.bytes.strip_suffix(b"\n").unwrap_or(&line.bytes);
-        let matched = self.matches < self.max_matches() && self.search.pattern.is_match(text);
-        let context = (self.search.params.context as usize).min(MAX_CONTEXT);
-        let shown =
-            Line { stream: line.stream.to_wire(), offset: line.offset, text: Bytes(text.to_vec()), matched };
-        if matched {
-            self.matches += 1;
-            self.after_left = context;
-            for before in std::mem::take(&mut self.before) {
-                self.show(before);
-            }
-            self.show(shown);
-        } else if self.after_left > 0 {
-            self.after_left -= 1;
-            self.show(shown);
-        } else if context > 0 {
-            if self.before.len() == context {
-                self.before.pop_front();
-            }
-            self.before.push_back(shown);
-        }
-    }
-
-    fn show(&mut self, line: Line) {
-        self.answer_bytes += line.text.0.len() + 64;
-        self.lines.push(line);
-    }
+/// A line ends where something was not kept: what stands behind it may be of another line, and nobody wrote the two as
+/// one.
+fn cross([from, to]: Gap, until: u64, lines: &mut Lines, page: &mut Page<'_>) -> ControlFlow<()> {
+    lines.cut(from, |whole| page.line(whole, false))?;
+    page.gap([from, to.min(until)]);
+    ControlFlow::Continue(())
 }

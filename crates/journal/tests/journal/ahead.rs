@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use belay_journal::{Batch, Journal, TaskFilter, TaskRow};
+use belay_journal::{Batch, Journal, LOST_KIND, Opened, TaskFilter, TaskRow};
 use proptest::prelude::*;
 
 use crate::support::{ended, event, happened, open, put, task};
@@ -174,4 +174,56 @@ proptest! {
         prop_assert_eq!(everything(&noting), everything(&committing));
         prop_assert_eq!(noting.counts(), committing.counts());
     }
+}
+
+// proves D5, W4: damage is told, set aside, and costs no number twice
+#[test]
+fn damaged_notes_are_set_aside_and_their_numbers_used_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = dir.path().join(NOTES);
+    let mut journal = open(dir.path());
+    note(&mut journal, Batch { put: vec![task(1)], ..happened([1, 2]) });
+    note(&mut journal, Batch { put: vec![task(2)], ..happened([3, 4]) });
+    drop(journal);
+    let mut bytes = std::fs::read(&notes).unwrap();
+    let last = bytes.len() - 12;
+    bytes[last] ^= 1;
+    std::fs::write(&notes, &bytes).unwrap();
+    let Opened { journal, notices } = Journal::open(dir.path()).unwrap();
+    let [notice] = notices.as_slice() else { panic!("{notices:?}") };
+    assert_eq!(std::fs::read(notice.path.as_ref().unwrap()).unwrap(), bytes);
+    assert!(notice.what.contains("damaged"), "{}", notice.what);
+    assert_eq!(journal.tasks(&TaskFilter { limit: 9, ..TaskFilter::default() }).unwrap(), [task(1)]);
+    assert!(journal.last_event() > 4, "a number that may have been told is not given again");
+    let events = journal.events(0, usize::MAX).unwrap().events;
+    assert_eq!(events[..2], [event(1), event(2)]);
+    assert!(events[2..].iter().all(|event| event.kind == LOST_KIND));
+    drop(journal);
+    drop(open(dir.path()));
+}
+
+// proves X2: what is put in the place of the notes is neither followed nor written to
+#[test]
+fn what_is_no_file_in_the_place_of_the_notes_is_put_out_of_the_way() {
+    let outside = tempfile::tempdir().unwrap();
+    let target = outside.path().join("precious");
+    std::fs::write(&target, "precious").unwrap();
+    for put in ["a link", "a directory"] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()));
+        let notes = dir.path().join(NOTES);
+        std::fs::remove_file(&notes).unwrap();
+        match put {
+            "a link" => std::os::unix::fs::symlink(&target, &notes).unwrap(),
+            _ => std::fs::create_dir(&notes).unwrap(),
+        }
+        let Opened { mut journal, notices } = Journal::open(dir.path()).unwrap();
+        assert_eq!(notices.len(), 1, "{put}: {notices:?}");
+        note(&mut journal, put_one());
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+    }
+}
+
+fn put_one() -> Batch {
+    put([task(1)])
 }

@@ -91,6 +91,7 @@ impl Sim {
         match event.kind.as_str() {
             "task.started" => record.started += 1,
             "task.leader_exited" => record.leader_exited += 1,
+            "task.detached" => record.detached += 1,
             "task.ended" => return self.check_ended(id, event),
             "task.removed" if record.end.is_none() => return Err(format!("{id} was removed alive")),
             "task.removed" => {
@@ -100,7 +101,7 @@ impl Sim {
             "task.stopping" | "task.adopted" => {}
             kind => return Err(format!("there is no {kind}")),
         }
-        if record.started > 1 || record.leader_exited > 1 {
+        if record.started > 1 || record.leader_exited > 1 || record.detached > 1 {
             return Err(format!("{} of {id} for the second time", event.kind));
         }
         Ok(())

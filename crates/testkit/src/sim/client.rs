@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use belay_daemon::event::{ClientId, Event};
 use belay_protocol::life::StopLevel;
-use belay_protocol::task::{AnswerWhen, Command, StartParams};
+use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams};
 use belay_protocol::{Bytes, CLIENT_PROTOCOL};
 use serde_json::{Value, json};
 
@@ -59,6 +59,9 @@ pub(crate) enum Want {
         stop_tasks: bool,
     },
     Write {
+        id: String,
+    },
+    Detach {
         id: String,
     },
     Collect,
@@ -217,6 +220,7 @@ impl Sim {
             10..15 => Want::Wait { id, timeout_ms: rng.pick(&[0, 1, 500, 600_000]) },
             15..19 => Want::Get { id },
             19..22 => Want::Remove { id },
+            22 if rng.percent(70) => Want::Detach { id },
             22 => Want::List,
             23 => Want::Write { id },
             24 if rng.percent(30) => Want::Collect,
@@ -240,6 +244,8 @@ impl Sim {
         let mut params = start_params("simulated");
         params.detached = rng.percent(50);
         params.timeout_ms = rng.pick(&[None, None, Some(1), Some(700), Some(4_000)]);
+        params.on_timeout = rng.pick(&[OnTimeout::Stop, OnTimeout::Detach]);
+        params.on_disconnect = rng.pick(&[OnDisconnect::Detach, OnDisconnect::Detach, OnDisconnect::Stop]);
         params.ttl_ms = rng.pick(&[None, None, Some(900), Some(5_000)]);
         params.silence_ms = rng.pick(&[None, None, None, Some(100), Some(2_500)]);
         params.grace_ms = rng.pick(&[None, None, Some(0), Some(250)]);
@@ -326,6 +332,7 @@ impl Sim {
             Want::FollowEvents => {
                 ("event/follow", json!({ "after": self.clients[n].events_seen.unwrap_or(0) }), now)
             }
+            Want::Detach { id } => ("task/detach", json!({ "id": id }), Some(2_000)),
             Want::Write { id } => ("task/write", json!({ "id": id, "data": "x" }), Some(2_000)),
             Want::Collect => ("daemon/gc", json!({ "all": true }), now),
             Want::Down { stop_tasks } => ("daemon/stop", json!({ "stop_tasks": stop_tasks }), Some(40_000)),
@@ -344,6 +351,8 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         rlimits: Vec::new(),
         stdin: false,
         detached: false,
+        on_timeout: OnTimeout::Stop,
+        on_disconnect: OnDisconnect::Detach,
         timeout_ms: None,
         ttl_ms: None,
         silence_ms: None,

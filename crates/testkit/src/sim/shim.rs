@@ -103,6 +103,10 @@ impl Sim {
                 let cause = stopping.cause.clone();
                 truth.stopping(self.mono_ms, &cause).map_err(|fault| format!("task {id}: {fault}"))
             }
+            Some(State::Running(running)) if running.detached => {
+                truth.detached(self.mono_ms);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

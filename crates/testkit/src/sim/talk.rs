@@ -95,6 +95,12 @@ impl Sim {
             | Want::ReadEvents { .. }
             | Want::Collect
             | Want::Down { .. } => Ok(()),
+            Want::Detach { .. } => {
+                let info: TaskInfo = read(result)?;
+                self.check_info(&info)?;
+                let is_detached = info.detached || info.status.is_ended();
+                if is_detached { Ok(()) } else { Err("it is not detached".to_owned()) }
+            }
             Want::Write { .. } => Err("nothing here has a standard input".to_owned()),
         }
     }
@@ -103,10 +109,15 @@ impl Sim {
         let allowed = match (&ask.want, error.data.kind) {
             (_, ErrorKind::ShuttingDown)
             | (Want::Remove { .. }, ErrorKind::WrongState)
-            | (Want::Write { .. }, ErrorKind::WrongState | ErrorKind::Deadline) => true,
+            | (Want::Write { .. }, ErrorKind::WrongState | ErrorKind::Deadline)
+            | (Want::Detach { .. }, ErrorKind::Deadline) => true,
             (Want::Start { spec }, ErrorKind::Conflict) => self.is_conflict(*spec),
             (
-                Want::Wait { id, .. } | Want::Get { id } | Want::Remove { id } | Want::Write { id },
+                Want::Wait { id, .. }
+                | Want::Get { id }
+                | Want::Remove { id }
+                | Want::Write { id }
+                | Want::Detach { id },
                 ErrorKind::NotFound,
             ) => self.tasks.get(id).is_some_and(|truth| truth.record.removed),
             _ => false,
@@ -132,8 +143,9 @@ impl Sim {
         if info.name != params.name {
             return Err("that is another start's task".to_owned());
         }
-        if params.answer == AnswerWhen::Ended && !info.status.is_ended() {
-            return Err("it was to be answered at the end".to_owned());
+        let is_due = info.status.is_ended() || (info.detached && info.detached_by.is_some());
+        if params.answer == AnswerWhen::Ended && !is_due {
+            return Err("it was to be answered at the end, or when it was detached".to_owned());
         }
         let owner = params.token.as_ref().and_then(|token| self.observer.as_ref()?.tokens.get(token));
         let removed = self.tasks.get(&info.id).is_some_and(|truth| truth.record.removed);

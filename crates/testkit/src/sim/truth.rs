@@ -26,6 +26,7 @@ pub(crate) struct Truth {
     pub(crate) failure: Option<SpawnFailure>,
     /// When each running clock must ring.
     due: [Option<u64>; 3],
+    detached: bool,
     hit_leader: bool,
     hit_others: bool,
     hit_gently: bool,
@@ -43,6 +44,7 @@ pub(crate) struct Truth {
 pub(crate) struct Record {
     pub(crate) started: u32,
     pub(crate) leader_exited: u32,
+    pub(crate) detached: u32,
     pub(crate) end: Option<End>,
     pub(crate) token: Option<String>,
     pub(crate) removed: bool,
@@ -56,6 +58,15 @@ impl Truth {
         let Clocks { timeout_ms, ttl_ms, silence_ms, .. } = start.clocks;
         let due = |limit: Option<u64>| limit.map(|ms| now_ms + ms);
         self.due = [due(timeout_ms), due(ttl_ms.filter(|_| start.detached)), due(silence_ms)];
+        self.detached = start.detached;
+    }
+
+    /// Nobody waits for it: the limit of whoever waited counts no more, and its time to live begins. Once.
+    pub(crate) fn detached(&mut self, now_ms: u64) {
+        if !std::mem::replace(&mut self.detached, true) {
+            self.due[0] = None;
+            self.due[1] = self.clocks.ttl_ms.map(|ms| now_ms + ms);
+        }
     }
 
     pub(crate) fn wrote(&mut self, now_ms: u64) {
@@ -185,7 +196,7 @@ impl Truth {
             ClockName::Timeout => self.clocks.timeout_ms,
             ClockName::Ttl => self.clocks.ttl_ms,
             ClockName::Silence => self.clocks.silence_ms,
-            ClockName::Grace | ClockName::Kill => None,
+            ClockName::Leave | ClockName::Grace | ClockName::Kill => None,
         }
     }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use belay_daemon::world::{CrashPoint, World};
 use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
-use belay_record::{EndFile, LogReader};
+use belay_record::{EndFile, LogReader, MemoryLog};
 
 use super::rng::Rng;
 
@@ -83,6 +83,11 @@ impl World for SimWorld {
 
     fn log(&self, _: &Path) -> io::Result<LogReader> {
         LogReader::open(&self.0.empty_dir)
+    }
+
+    fn memory_log(&self, _: ProcessId, _: [i32; 2]) -> io::Result<MemoryLog> {
+        // What the shims of this machine write is a number, not bytes.
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>> {

@@ -5,16 +5,21 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskStop, TaskWait, TaskWrite, notify};
+use belay_protocol::methods::{
+    OutputFollow, OutputRead, TaskDetach, TaskStart, TaskStop, TaskWait, TaskWrite, notify,
+};
 use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams};
-use belay_protocol::task::{Met, StartParams, Status, StopParams, TaskInfo, WaitParams, WriteParams};
-use belay_protocol::{ErrorKind, RpcError};
+use belay_protocol::task::{
+    DetachParams, Met, StartParams, Status, StopParams, TaskInfo, WaitParams, WriteParams,
+};
+use belay_protocol::{ErrorKind, RpcError, vars};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::feed::{self, Feed};
+use super::key::DetachKey;
 use super::signals::Signals;
 use super::sink::{Progress, Sink};
 use crate::caller::ProcStatus;
@@ -28,6 +33,9 @@ const MAX_FRUITLESS: u32 = 5;
 
 /// How long the rest of the output of an ended task is waited for before it is asked for.
 const REST_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a command runs before people are told how to go on without it.
+const HINT_AFTER: Duration = Duration::from_secs(4);
 
 /// What a command ends with whose reader went away: 128 and SIGPIPE.
 const PIPE_CLOSED: u8 = 141;
@@ -46,6 +54,14 @@ enum Awaited {
     Wait(i64),
     /// The task has ended, or has been detached by somebody.
     Nothing,
+}
+
+/// Whether somebody here wants it in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detach {
+    No,
+    Wanted,
+    Sent,
 }
 
 pub(super) struct Foreground<'a> {
@@ -67,6 +83,10 @@ pub(super) struct Foreground<'a> {
     broken: Option<CliError>,
     feed: Option<Feed>,
     signals: Signals,
+    key: Option<DetachKey>,
+    /// When people are told of the key.
+    hint_at: Option<Instant>,
+    detach: Detach,
     interrupts: usize,
     hung_up: bool,
     /// The hardest stop that was asked for here, and whether it has been sent on this connection.
@@ -81,8 +101,10 @@ impl<'a> Foreground<'a> {
         status: ProcStatus,
     ) -> Result<u8, CliError> {
         // Before anything is started: a Ctrl-C must not fall between.
-        let signals =
-            Signals::register(status).map_err(|error| CliError::io("listen for signals", &error))?;
+        let setting = std::env::var_os(vars::DETACH_KEY);
+        let key = DetachKey::take(setting.as_deref().filter(|text| !text.is_empty()))?;
+        let signals = Signals::register(status, key.is_some())
+            .map_err(|error| CliError::io("listen for signals", &error))?;
         let client = context.connect()?;
         let feed = params.stdin.then(Feed::new);
         let mut this = Self {
@@ -102,6 +124,9 @@ impl<'a> Foreground<'a> {
             broken: None,
             feed,
             signals,
+            hint_at: key.is_some().then(|| Instant::now() + HINT_AFTER),
+            key,
+            detach: Detach::No,
             interrupts: 0,
             hung_up: false,
             order: None,
@@ -138,7 +163,8 @@ impl<'a> Foreground<'a> {
             return Ok(());
         };
         if self.last.is_none() {
-            self.awaited = Awaited::Wait(self.client.send::<TaskWait>(&WaitParams { id, timeout_ms: None })?);
+            let params = WaitParams { id, timeout_ms: None, attach: true };
+            self.awaited = Awaited::Wait(self.client.send::<TaskWait>(&params)?);
         }
         Ok(())
     }
@@ -155,6 +181,9 @@ impl<'a> Foreground<'a> {
         if let Some((level, _)) = self.order {
             self.order = Some((level, false));
         }
+        if self.detach == Detach::Sent {
+            self.detach = Detach::Wanted;
+        }
         if let Some(id) = self.id.clone()
             && self.params.follow
         {
@@ -170,6 +199,8 @@ impl<'a> Foreground<'a> {
         }
         self.hear();
         self.give_order()?;
+        self.give_detach()?;
+        self.give_hint();
         self.give_input()?;
         if self.is_over() {
             return Ok(());
@@ -188,14 +219,16 @@ impl<'a> Foreground<'a> {
 
     /// Waits; says whether the daemon said something and whether there is input.
     fn poll(&self) -> Result<(bool, bool), CliError> {
-        let [interrupt, terminate, hangup] = self.signals.poll_fds();
-        let mut fds = vec![PollFd::new(&self.client, PollFlags::IN), interrupt, terminate, hangup];
+        let mut fds = vec![PollFd::new(&self.client, PollFlags::IN)];
+        fds.extend(self.signals.poll_fds());
+        let input = fds.len();
         let stdin = rustix::stdio::stdin();
         if self.id.is_some() && self.feed.as_ref().is_some_and(Feed::wants_input) {
             fds.push(PollFd::new(&stdin, PollFlags::IN));
         }
         let rest = self.last.is_some().then(|| self.heard_at + REST_LIMIT);
-        let wake = self.feed.as_ref().and_then(Feed::wake_at).into_iter().chain(rest).min();
+        let wake =
+            self.feed.as_ref().and_then(Feed::wake_at).into_iter().chain(rest).chain(self.hint_at).min();
         let left = wake.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut fds, left.as_ref()) {
@@ -204,7 +237,7 @@ impl<'a> Foreground<'a> {
             Err(errno) => return Err(CliError::io("wait", &errno.into())),
         }
         let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok((ready(0), ready(4)))
+        Ok((ready(0), ready(input)))
     }
 
     fn message(&mut self, message: Message) -> Result<(), CliError> {
@@ -282,7 +315,11 @@ impl<'a> Foreground<'a> {
                     Ok(Progress::Signal) => {
                         self.hear();
                         // A broken connection is noticed by whoever reads from it next.
-                        let _ = self.give_order();
+                        let _ = self.give_order().and_then(|()| self.give_detach());
+                        if self.detach == Detach::Sent {
+                            // Nobody reads here now; the log has it all.
+                            return;
+                        }
                     }
                     Err(errno) => {
                         self.sink.close(chunk.stream);
@@ -300,6 +337,9 @@ impl<'a> Foreground<'a> {
         let heard = self.signals.take();
         if heard.hangups > 0 {
             self.hung_up = true;
+        }
+        if heard.quits > 0 && self.detach == Detach::No {
+            self.detach = Detach::Wanted;
         }
         for _ in 0..heard.interrupts {
             self.interrupts += 1;
@@ -351,6 +391,23 @@ impl<'a> Foreground<'a> {
         Ok(())
     }
 
+    fn give_detach(&mut self) -> Result<(), CliError> {
+        let (Detach::Wanted, Some(id), None) = (self.detach, &self.id, &self.last) else { return Ok(()) };
+        self.client.send::<TaskDetach>(&DetachParams { id: id.clone(), actor: None })?;
+        self.detach = Detach::Sent;
+        Ok(())
+    }
+
+    /// Once, when it takes long enough to wonder.
+    fn give_hint(&mut self) {
+        if self.hint_at.is_some_and(|at| Instant::now() >= at) {
+            self.hint_at = None;
+            if let Some(key) = &self.key {
+                self.context.hint(&format!("{} moves it to the background", key.name));
+            }
+        }
+    }
+
     fn give_input(&mut self) -> Result<(), CliError> {
         let (Some(feed), Some(id)) = (&mut self.feed, &self.id) else { return Ok(()) };
         if let Some(portion) = feed.next(Instant::now()) {
@@ -400,11 +457,7 @@ impl<'a> Foreground<'a> {
             self.context.out.json(&task)?;
         }
         if !task.status.is_ended() {
-            if !self.json {
-                self.context.out.line(&task.id)?;
-            }
-            self.context.note(&format!("belay: {} was detached and runs on", task.id));
-            return Ok(0);
+            return released(self.context, &task, self.json);
         }
         if let Some(error) = self.broken {
             return if error.is_quiet() { Ok(PIPE_CLOSED) } else { Err(error) };
@@ -414,6 +467,18 @@ impl<'a> Foreground<'a> {
         }
         Ok(outcome::exit_code(&task))
     }
+}
+
+/// Nobody waits for it any more, and it goes on: the id, and what to type next.
+fn released(context: &mut Context, task: &TaskInfo, json: bool) -> Result<u8, CliError> {
+    let left = outcome::left_behind(task);
+    if left.is_none() && !json {
+        context.out.line(&task.id)?;
+        context.out.flush()?;
+    }
+    context.note(&format!("belay: {}", outcome::runs_on(task)));
+    context.hint(&outcome::go_on(task));
+    Ok(left.map_or(0, outcome::leader_code))
 }
 
 /// What people are told beside the exit code; nothing for an ordinary end.

@@ -4,7 +4,7 @@ use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::caller::ProcStatus;
@@ -15,40 +15,43 @@ pub(super) struct Heard {
     pub(super) interrupts: usize,
     pub(super) terminates: usize,
     pub(super) hangups: usize,
+    /// The detach key, where one was taken.
+    pub(super) quits: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// The reading ends, for SIGINT, SIGTERM and SIGHUP. One that we are told to ignore stays silent.
-    sources: [UnixStream; 3],
+    /// The reading ends, for SIGINT, SIGTERM, SIGHUP and SIGQUIT. One that we are told to ignore stays silent.
+    sources: [UnixStream; 4],
     /// Keeps the other end of the silent ones open, so that a poll sees no end.
     _silent: Vec<UnixStream>,
 }
 
 impl Signals {
-    pub(super) fn register(status: ProcStatus) -> io::Result<Self> {
+    /// `with_quit`: SIGQUIT is the detach key, and not the end of us.
+    pub(super) fn register(status: ProcStatus, with_quit: bool) -> io::Result<Self> {
         let mut silent = Vec::new();
         let mut source = |signal| {
             let (read, write) = UnixStream::pair()?;
             read.set_nonblocking(true)?;
-            if status.ignores(signal) {
+            if status.ignores(signal) || (signal == SIGQUIT && !with_quit) {
                 silent.push(write);
             } else {
                 pipe::register(signal, write)?;
             }
             Ok::<_, io::Error>(read)
         };
-        let sources = [source(SIGINT)?, source(SIGTERM)?, source(SIGHUP)?];
+        let sources = [source(SIGINT)?, source(SIGTERM)?, source(SIGHUP)?, source(SIGQUIT)?];
         Ok(Self { sources, _silent: silent })
     }
 
-    pub(super) fn poll_fds(&self) -> [PollFd<'_>; 3] {
+    pub(super) fn poll_fds(&self) -> [PollFd<'_>; 4] {
         self.sources.each_ref().map(|source| PollFd::new(source, PollFlags::IN))
     }
 
     pub(super) fn take(&self) -> Heard {
-        let [interrupts, terminates, hangups] = self.sources.each_ref().map(drain);
-        Heard { interrupts, terminates, hangups }
+        let [interrupts, terminates, hangups, quits] = self.sources.each_ref().map(drain);
+        Heard { interrupts, terminates, hangups, quits }
     }
 }
 
@@ -70,11 +73,12 @@ mod tests {
 
     #[test]
     fn signals_are_counted() {
-        let signals = Signals::register(ProcStatus::default()).unwrap();
+        let signals = Signals::register(ProcStatus::default(), true).unwrap();
         assert_eq!(signals.take(), Heard::default());
         signal_hook::low_level::raise(SIGINT).unwrap();
         signal_hook::low_level::raise(SIGTERM).unwrap();
         signal_hook::low_level::raise(SIGINT).unwrap();
-        assert_eq!(signals.take(), Heard { interrupts: 2, terminates: 1, hangups: 0 });
+        signal_hook::low_level::raise(SIGQUIT).unwrap();
+        assert_eq!(signals.take(), Heard { interrupts: 2, terminates: 1, hangups: 0, quits: 1 });
     }
 }

@@ -65,17 +65,17 @@ impl Sink {
         if target.is_file {
             return target.write(&bytes[..bytes.len().min(FILE_BYTES)]);
         }
-        let [interrupt, terminate, hangup] = signals.poll_fds();
-        let mut fds = [interrupt, terminate, hangup, PollFd::new(&target.fd, PollFlags::OUT)];
+        let [interrupt, terminate, hangup, quit] = signals.poll_fds();
+        let mut fds = [interrupt, terminate, hangup, quit, PollFd::new(&target.fd, PollFlags::OUT)];
         match rustix::event::poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
         let ready = |fd: &PollFd| !fd.revents().is_empty();
-        if fds[..3].iter().any(ready) {
+        if fds[..4].iter().any(ready) {
             return Ok(Progress::Signal);
         }
-        if !ready(&fds[3]) {
+        if !ready(&fds[4]) {
             return Ok(Progress::Wrote(0));
         }
         target.write(&bytes[..bytes.len().min(SURE_BYTES)])
