@@ -213,6 +213,7 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
         params.answer = AnswerWhen::Started;
         let id = client.call::<TaskStart>(&params).unwrap().id;
         if round % 4 != 3 {
+            // Sleeps because any moment will do: it is the moments that are tried.
             std::thread::sleep(Duration::from_micros(round * 37 % 2_000));
             client.call::<TaskDetach>(&DetachParams { id: id.clone(), actor: None }).unwrap();
         }

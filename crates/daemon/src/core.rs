@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use belay_journal::{Batch, Journal, TaskRow};
+use belay_journal::{Batch, Journal};
 use belay_model::{Policy, State, StopOrder};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
 use belay_record::MemoryLog;
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use crate::answer::{Client, Pending};
 use crate::config::{Config, bounds};
@@ -54,12 +54,12 @@ pub struct Core<W> {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) follows: BTreeMap<u64, Follow>,
-    timers: BTreeMap<(u64, u64), Timer>,
+    pub(crate) timers: BTreeMap<(u64, u64), Timer>,
     idle: Option<TimerKey>,
-    retry: Option<TimerKey>,
-    settling: Option<TimerKey>,
+    pub(crate) retry: Option<TimerKey>,
+    pub(crate) settling: Option<TimerKey>,
     /// When the first note was made that is not in the database yet, and the last.
-    noted_ms: (u64, u64),
+    pub(crate) noted_ms: (u64, u64),
     pub(crate) batch: Batch,
     pub(crate) actions: Vec<Action>,
     /// What may only be done when the batch is durable.
@@ -67,7 +67,7 @@ pub struct Core<W> {
     /// Of that, what shims are told that may forget an end.
     pub(crate) acks: Vec<Action>,
     /// Done last of all: nobody is kept waiting by a shim that makes itself new.
-    last: Vec<Action>,
+    pub(crate) last: Vec<Action>,
     pub(crate) notices: VecDeque<NoticeInfo>,
     pub(crate) ended_since_gc: u32,
     counter: u64,
@@ -333,104 +333,6 @@ impl<W: World> Core<W> {
 
     pub(crate) fn reach(&self, point: CrashPoint) {
         self.world.reach(point);
-    }
-
-    // --- the journal ---
-
-    pub(crate) fn commit(&mut self) -> Result<(), belay_journal::Error> {
-        for id in std::mem::take(&mut self.changed) {
-            let row = self.tasks.get(&id).map(|task| task.entry.to_row());
-            self.put_row(row);
-        }
-        if self.batch.removed.is_empty() {
-            self.journal.note(&mut self.batch)?;
-            self.noted_ms.1 = self.now.mono_ms;
-        } else {
-            self.journal.commit(&self.batch)?;
-            self.batch = Batch::default();
-        }
-        if let Some(key) = self.retry.take() {
-            self.timers.remove(&key);
-        }
-        self.actions.append(&mut self.durable);
-        self.last.append(&mut self.acks);
-        self.serve_event_readers();
-        Ok(())
-    }
-
-    /// Commits, or tells people why not and tries again later. Nothing is lost: shims keep what is not acknowledged.
-    pub(crate) fn commit_or_retry(&mut self) {
-        if let Err(error) = self.commit() {
-            self.notice(
-                format!("the journal cannot be written: {error}"),
-                "free some disk space; it is tried again",
-            );
-            if self.phase == Phase::Leaving {
-                // Nobody waits for a daemon that cannot write: the shims keep what is not acknowledged.
-                self.batch = Batch::default();
-                self.durable.clear();
-                self.acks.clear();
-            } else if self.retry.is_none() {
-                self.retry = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
-            }
-        }
-    }
-
-    /// The time has come to bring what is noted into the database; but not while notes come in, if it can be helped: then
-    /// somebody works, and would have to wait for it.
-    fn settle_soon(&mut self) {
-        let quiet = self.now.mono_ms.saturating_sub(self.noted_ms.1) >= bounds::SETTLE_MS;
-        let late = self.now.mono_ms.saturating_sub(self.noted_ms.0) >= bounds::SETTLE_LATEST_MS;
-        if quiet || late {
-            self.settle_journal();
-        } else {
-            self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
-        }
-    }
-
-    fn settle_journal(&mut self) {
-        self.settling = None;
-        // With nothing but the daemon's own events there is nothing that a crash could take.
-        let matters = self.journal.holds_noted_tasks();
-        if matters {
-            self.reach(CrashPoint::BeforeSettle);
-        }
-        let settled = self.journal.settle();
-        if matters {
-            self.reach(CrashPoint::AfterSettle);
-        }
-        if let Err(error) = settled {
-            self.notice(
-                format!("the journal cannot be brought up to date: {error}"),
-                "free some disk space; nothing is lost, and it is tried again",
-            );
-            self.settling = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Settle));
-        }
-    }
-
-    pub(crate) fn put(&mut self, entry: &Entry) {
-        self.put_row(Some(entry.to_row()));
-    }
-
-    fn put_row(&mut self, row: Option<serde_json::Result<TaskRow>>) {
-        // A document of ours always serialises; if one did not, keeping the old row is the lesser harm.
-        let Some(Ok(row)) = row else { return };
-        match self.batch.put.iter_mut().find(|old| old.id == row.id) {
-            Some(old) => *old = row,
-            None => self.batch.put.push(row),
-        }
-    }
-
-    pub(crate) fn emit(&mut self, kind: &str, task: Option<(&str, &str)>, more: Map<String, Value>) {
-        let seq = self.journal.last_event() + self.batch.events.len() as u64 + 1;
-        self.batch.events.push(belay_journal::EventRow {
-            seq,
-            at_ms: self.now.wall_ms,
-            kind: kind.to_owned(),
-            task: task.map(|(id, _)| id.to_owned()),
-            session: task.map(|(_, session)| session.to_owned()),
-            body: Value::Object(more).to_string(),
-        });
     }
 
     pub(crate) fn notice(&mut self, message: String, hint: &str) {

@@ -3,6 +3,7 @@
 
 mod adopt;
 mod answer;
+mod commit;
 pub mod config;
 pub mod core;
 mod doc;

@@ -1,6 +1,7 @@
 //! The shim's loop: waits for whatever comes, feeds it to the core, and does what the core says. It decides nothing
 //! about the life of a task.
 
+mod say;
 mod wait;
 
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ use belay_os::signal::{Signal, SignalFd};
 use belay_os::tree::{self, Reaped, Tree};
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
-use belay_protocol::shim::{FromShim, LifeEvent, LifeItem, Now, ProcessId, Start, ToShim};
+use belay_protocol::shim::{FromShim, Now, ProcessId, Start, ToShim};
 use belay_record::LogWriter;
 
 use self::wait::Source;
@@ -30,10 +31,6 @@ use crate::link::Link;
 use crate::output::{Output, READ_BYTES};
 use crate::spawn::{self, Pipes};
 use crate::stdin::Stdin;
-
-/// How long news that nobody waits for may wait for what follows them: a short task, or a quick stop, is told in one
-/// breath.
-const HOLD_MS: u64 = 3;
 
 /// How long the streams are left alone when a death is to be expected.
 const QUIET_MS: u64 = 2;
@@ -404,48 +401,6 @@ impl Shim {
             clocks: self.core.remaining(now()),
             stdin_open: task.is_some_and(|task| task.stdin.is_open()),
         }
-    }
-
-    fn say(&mut self, message: &FromShim) {
-        let can_wait = match message {
-            FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
-            FromShim::Life(item) => item.end.is_none(),
-            FromShim::Memory { .. } => true,
-            _ => false,
-        };
-        let nothing_queued = self.link.as_ref().is_some_and(Link::is_flushed);
-        self.hold_until_ms = match self.hold_until_ms {
-            // Never longer than the first of them, and never with something before it that cannot wait.
-            Some(until_ms) if can_wait => Some(until_ms),
-            None if can_wait && nothing_queued => Some(monotonic_ms() + HOLD_MS),
-            _ => None,
-        };
-        if self.link.as_mut().is_some_and(|link| link.send(message).is_err()) {
-            // The loop notices the missing link and tells the core.
-            self.link_broken = true;
-        }
-    }
-
-    /// Says how much output there is, if somebody wants to know and has heard the last word.
-    fn tell_output(&mut self) -> bool {
-        let bytes = self.task.as_ref().map_or(0, |task| task.output.bytes());
-        // What is held back is no sign of a daemon that does not read.
-        let heard = self.hold_until_ms.is_some() || self.link.as_ref().is_some_and(Link::is_flushed);
-        let news = self.watched && heard && bytes > self.told_bytes;
-        if news {
-            self.told_bytes = bytes;
-            self.say(&FromShim::Output { bytes });
-        }
-        news
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.hold_until_ms.is_some_and(|until_ms| monotonic_ms() < until_ms) {
-            return Ok(());
-        }
-        self.hold_until_ms = None;
-        let broken = self.link.as_mut().is_some_and(|link| link.flush().is_err());
-        if broken || self.link_broken { self.lose_daemon() } else { Ok(()) }
     }
 
     fn lose_daemon(&mut self) -> io::Result<()> {

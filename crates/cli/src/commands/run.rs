@@ -5,6 +5,7 @@ mod foreground;
 mod key;
 mod signals;
 mod sink;
+mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use crate::error::{CliError, Kind};
 use crate::outcome;
 use foreground::Foreground;
 #[cfg(test)]
-pub(crate) use foreground::explanation;
+pub(crate) use words::explanation;
 
 /// How often a start is tried again when the daemon goes away before it answers. The token makes it one task.
 const MAX_TRIES: u32 = 5;

@@ -9,9 +9,7 @@ use belay_protocol::methods::{
     OutputFollow, OutputRead, TaskDetach, TaskStart, TaskStop, TaskWait, TaskWrite, notify,
 };
 use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams};
-use belay_protocol::task::{
-    DetachParams, Met, StartParams, Status, StopParams, TaskInfo, WaitParams, WriteParams,
-};
+use belay_protocol::task::{DetachParams, Met, StartParams, StopParams, TaskInfo, WaitParams, WriteParams};
 use belay_protocol::{ErrorKind, RpcError, vars};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -22,6 +20,7 @@ use super::feed::{self, Feed};
 use super::key::DetachKey;
 use super::signals::Signals;
 use super::sink::{Progress, Sink};
+use super::words::{explanation, released};
 use crate::caller::ProcStatus;
 use crate::context::Context;
 use crate::cursor::{Cursor, Piece, gap_text};
@@ -466,36 +465,6 @@ impl<'a> Foreground<'a> {
             self.context.note(&text);
         }
         Ok(outcome::exit_code(&task))
-    }
-}
-
-/// Nobody waits for it any more, and it goes on: the id, and what to type next.
-fn released(context: &mut Context, task: &TaskInfo, json: bool) -> Result<u8, CliError> {
-    let left = outcome::left_behind(task);
-    if left.is_none() && !json {
-        context.out.line(&task.id)?;
-        context.out.flush()?;
-    }
-    context.note(&format!("belay: {}", outcome::runs_on(task)));
-    context.hint(&outcome::go_on(task));
-    Ok(left.map_or(0, outcome::leader_code))
-}
-
-/// What people are told beside the exit code; nothing for an ordinary end.
-pub(crate) fn explanation(task: &TaskInfo, stopped_here: bool) -> Option<String> {
-    let capture = task.outcome.as_ref().and_then(|outcome| outcome.capture.as_ref());
-    let ordinary = match task.status {
-        Status::Completed => true,
-        Status::Failed => task.outcome.as_ref().is_none_or(|outcome| outcome.kind == "exited"),
-        Status::Cancelled => stopped_here,
-        _ => false,
-    };
-    match (ordinary, capture) {
-        (true, None) => None,
-        (true, Some(fault)) => {
-            Some(format!("belay: {}: not all output was kept: {}", task.id, fault.message))
-        }
-        (false, _) => Some(format!("belay: {} {}", task.id, outcome::sentence(task))),
     }
 }
 

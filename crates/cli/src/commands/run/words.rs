@@ -1,0 +1,37 @@
+//! What people are told when a foreground command is over for them: why it ended, or that it goes on without them.
+
+use belay_protocol::task::{Status, TaskInfo};
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::outcome;
+
+/// Nobody waits for it any more, and it goes on: the id, and what to type next.
+pub(super) fn released(context: &mut Context, task: &TaskInfo, json: bool) -> Result<u8, CliError> {
+    let left = outcome::left_behind(task);
+    if left.is_none() && !json {
+        context.out.line(&task.id)?;
+        context.out.flush()?;
+    }
+    context.note(&format!("belay: {}", outcome::runs_on(task)));
+    context.hint(&outcome::go_on(task));
+    Ok(left.map_or(0, outcome::leader_code))
+}
+
+/// What people are told beside the exit code; nothing for an ordinary end.
+pub(crate) fn explanation(task: &TaskInfo, stopped_here: bool) -> Option<String> {
+    let capture = task.outcome.as_ref().and_then(|outcome| outcome.capture.as_ref());
+    let ordinary = match task.status {
+        Status::Completed => true,
+        Status::Failed => task.outcome.as_ref().is_none_or(|outcome| outcome.kind == "exited"),
+        Status::Cancelled => stopped_here,
+        _ => false,
+    };
+    match (ordinary, capture) {
+        (true, None) => None,
+        (true, Some(fault)) => {
+            Some(format!("belay: {}: not all output was kept: {}", task.id, fault.message))
+        }
+        (false, _) => Some(format!("belay: {} {}", task.id, outcome::sentence(task))),
+    }
+}
