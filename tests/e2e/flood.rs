@@ -4,9 +4,10 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use belay_client::Client;
+use belay_client::{Client, Message};
 use belay_os::fds::raise_nofile;
-use belay_protocol::methods::{OutputFollow, TaskStart, notify};
+use belay_protocol::daemon::StatusParams;
+use belay_protocol::methods::{DaemonStatus, OutputFollow, TaskStart, notify};
 use belay_protocol::output::{ChunkNotification, EndNotification, FollowParams, From};
 use belay_testkit::{LONG, World, look_at, wait_until};
 use serde_json::{Value, json};
@@ -236,4 +237,28 @@ fn a_slow_reader_hurts_no_fast_one_and_misses_nothing() {
     // Now the other one begins to read.
     assert!(follow(&mut slow) == heard, "both have read the same");
     assert_bounded(&world);
+}
+
+// proves X3, K10
+#[test]
+fn a_moment_without_descriptors_costs_no_connection_its_answers() {
+    const ASKED: usize = 800;
+    let _ = raise_nofile();
+    let world = world();
+    world.shell("ulimit -n 60 && exec \"$BELAY\" up").ok();
+    let mut patient = world.client();
+    let idle: Vec<Raw> = (0..80).map(|_| Raw::silent(&world)).collect();
+    wait_until("a daemon without a free descriptor", LONG, || {
+        let open =
+            std::fs::read_dir(format!("/proc/{}/fd", world.daemon().unwrap().identity.pid)).unwrap().count();
+        if open >= 60 { Ok(()) } else { Err(format!("{open} are open")) }
+    });
+    for _ in 0..ASKED {
+        patient.send::<DaemonStatus>(&StatusParams {}).unwrap();
+    }
+    drop(idle);
+    for answered in 0..ASKED {
+        let said = patient.receive_by(Some(Instant::now() + LONG));
+        assert!(matches!(said, Ok(Message::Response(_))), "after {answered}: {said:?}");
+    }
 }

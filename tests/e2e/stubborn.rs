@@ -95,6 +95,22 @@ fn without_a_cgroup_a_task_that_is_stopped_without_its_shim_is_lost() {
     assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("lost", &[][..]));
 }
 
+// proves K10, K5, D1
+#[test]
+fn a_shim_that_stands_still_is_no_shelter_from_the_next_daemon_either() {
+    let world = world();
+    let (TaskInfo { id, .. }, everybody, _frozen) = task_with_a_frozen_shim(&world);
+    world.kill_daemon();
+    let stopped: StopResult = world.belay(["stop", "--kill", "--json", &id]).ok().json();
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    for pid in everybody {
+        world.wait_dead("somebody of the task", pid);
+    }
+    let mut events = world.events_of(&id);
+    events.retain(|kind| kind != "task.adopted");
+    assert_eq!(events, ["task.created", "task.started", "task.stopping", "task.ended"]);
+}
+
 // proves K10, K3
 #[test]
 fn leaving_with_the_tasks_stopped_leaves_none_though_a_shim_stands_still() {
