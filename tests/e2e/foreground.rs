@@ -1,7 +1,9 @@
 //! `belay run` in the foreground: as if the command had been typed without it.
 
 use belay_os::signal::Signal;
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::Bytes;
+use belay_protocol::methods::TaskWrite;
+use belay_protocol::task::{Status, TaskInfo, WriteParams};
 use belay_testkit::World;
 
 use crate::support::{FOREVER, world};
@@ -149,4 +151,44 @@ fn a_terminal_that_goes_away_leaves_the_task_alone() {
     running.signal(Signal::HUP);
     assert_eq!(running.finish().code, Some(129));
     assert_eq!(only_task(&world).status, Status::Running);
+}
+
+// proves W6
+#[test]
+fn a_write_that_is_asked_for_twice_is_applied_once_also_by_another_daemon() {
+    let world = world();
+    let id = world.run_detached(["--stdin", "--", "cat"]);
+    let write = |data: &str, close: bool, key: &str| {
+        let key = Some(key.to_owned());
+        let params = WriteParams { id: id.clone(), data: Bytes::from(data), close, key };
+        world.client().call::<TaskWrite>(&params).unwrap();
+    };
+    write("one\n", false, "a");
+    write("one\n", false, "a");
+    world.kill_daemon();
+    write("one\n", false, "a");
+    write("two\n", false, "b");
+    write("", true, "c");
+    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.logs(&id), b"one\ntwo\n");
+}
+
+// proves W6, F3, D1
+#[test]
+fn standard_input_survives_the_daemon_whole() {
+    let world = world();
+    let mut caller = world.spawn_with_stdin(["run", "--stdin", "--", "cat"]);
+    let mut expected = Vec::new();
+    for round in 0..6 {
+        let part = format!("round {round} {}\n", "x".repeat(3_000)).into_bytes();
+        caller.write(&part);
+        expected.extend_from_slice(&part);
+        caller.wait_for_stdout("what was written", |said| said == expected);
+        if round % 2 == 0 {
+            world.kill_daemon();
+        }
+    }
+    caller.close_stdin();
+    let done = caller.finish();
+    assert_eq!((done.code, done.stdout == expected), (Some(0), true), "{done}");
 }

@@ -122,7 +122,13 @@ fn read_pids(procs: &OwnedFd) -> io::Result<Vec<Pid>> {
     loop {
         match rustix::io::pread(procs, &mut part, text.len() as u64) {
             Ok(0) => break,
-            Ok(length) => text.extend_from_slice(part.get(..length).unwrap_or_default()),
+            Ok(length) => {
+                text.extend_from_slice(part.get(..length).unwrap_or_default());
+                // The kernel fills what it is given: less is all there is.
+                if length < part.len() / 2 {
+                    break;
+                }
+            }
             Err(rustix::io::Errno::INTR) => {}
             // A threaded cgroup lists its processes at the top of the threaded part.
             Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),

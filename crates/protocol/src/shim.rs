@@ -38,6 +38,8 @@ pub enum ToShim {
         write: u64,
         data: Bytes,
         close: bool,
+        #[serde(default)]
+        key: Option<String>,
     },
     /// Say so whenever there is more output, or stop saying so.
     Watch {

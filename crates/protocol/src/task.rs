@@ -412,6 +412,10 @@ pub struct WriteParams {
     /// Close standard input after the data.
     #[serde(default)]
     pub close: bool,
+    /// A name for this write: written twice under one name, it is applied once. So it can be asked for again when nobody
+    /// knows whether the first asking arrived. The last hundred names of a task are remembered.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -365,10 +365,10 @@ impl Shim {
 
     fn obey(&mut self, message: ToShim) -> io::Result<()> {
         match message {
-            ToShim::Write { write, data, close } => {
+            ToShim::Write { write, data, close, key } => {
                 let task = self.task.as_mut();
                 let closed = belay_protocol::shim::WriteResult::Closed;
-                let result = task.map_or(closed, |task| task.stdin.accept(&data.0, close));
+                let result = task.map_or(closed, |task| task.stdin.accept(&data.0, close, key));
                 self.say(&FromShim::Written { write, result });
             }
             ToShim::Watch { on } => {

@@ -8,16 +8,21 @@ use belay_protocol::shim::WriteResult;
 /// What may wait here for a command that does not read.
 const MAX_PENDING_BYTES: usize = 1024 * 1024;
 
+/// How many names of writes are remembered.
+const MAX_KEYS: usize = 100;
+
 #[derive(Debug)]
 pub(crate) struct Stdin {
     pipe: Option<OwnedFd>,
     pending: VecDeque<u8>,
     close_when_empty: bool,
+    /// The names of the last writes that were taken.
+    keys: VecDeque<String>,
 }
 
 impl Stdin {
     pub(crate) const fn new(pipe: Option<OwnedFd>) -> Self {
-        Self { pipe, pending: VecDeque::new(), close_when_empty: false }
+        Self { pipe, pending: VecDeque::new(), close_when_empty: false, keys: VecDeque::new() }
     }
 
     pub(crate) const fn is_open(&self) -> bool {
@@ -29,8 +34,22 @@ impl Stdin {
         self.pipe.as_ref().filter(|_| !self.pending.is_empty()).map(AsFd::as_fd)
     }
 
-    /// Takes the data whole or not at all.
-    pub(crate) fn accept(&mut self, data: &[u8], close: bool) -> WriteResult {
+    /// Takes the data whole or not at all, and what it has taken under this name before not once more.
+    pub(crate) fn accept(&mut self, data: &[u8], close: bool, key: Option<String>) -> WriteResult {
+        if key.as_ref().is_some_and(|key| self.keys.contains(key)) {
+            return WriteResult::Accepted { pending: self.pending.len() as u64 };
+        }
+        let result = self.take(data, close);
+        if let (WriteResult::Accepted { .. }, Some(key)) = (&result, key) {
+            if self.keys.len() == MAX_KEYS {
+                self.keys.pop_front();
+            }
+            self.keys.push_back(key);
+        }
+        result
+    }
+
+    fn take(&mut self, data: &[u8], close: bool) -> WriteResult {
         if !self.is_open() {
             return WriteResult::Closed;
         }

@@ -69,7 +69,7 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
     let command = command(args.line, args.shell, args.command)?;
     let name = args.name.map(name).transpose()?;
     let set_env = set_env(args.env)?;
-    let token = args.token.map_or_else(random_token, |token| match token.as_str() {
+    let token = args.token.map_or_else(caller::random_token, |token| match token.as_str() {
         "" => Err(CliError::usage("--token is empty").hint("leave it out, or give any text")),
         _ => Ok(token),
     })?;
@@ -152,12 +152,4 @@ fn set_env(entries: Vec<OsString>) -> Result<BTreeMap<String, Bytes>, CliError> 
         set.insert(name, Bytes(bytes[at + 1..].to_vec()));
     }
     Ok(set)
-}
-
-/// A token of our own, so that a start can be asked for again when a daemon dies before it answers.
-fn random_token() -> Result<String, CliError> {
-    let mut bytes = [0_u8; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| CliError::io("get random bytes", &errno.into()))?;
-    Ok(format!("run-{:032x}", u128::from_le_bytes(bytes)))
 }

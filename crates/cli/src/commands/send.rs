@@ -11,8 +11,12 @@ use belay_protocol::task::WriteParams;
 use belay_protocol::{Bytes, ErrorKind};
 
 use crate::args::SendArgs;
+use crate::caller;
 use crate::context::Context;
 use crate::error::CliError;
+
+/// How often a daemon may go away without an answer before we give up.
+const MAX_FRUITLESS: u32 = 5;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -21,25 +25,25 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: &SendArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
     match args.text.as_deref() {
-        Some(dash) if dash == "-" => forward(&mut client, &args.id)?,
+        Some(dash) if dash == "-" => forward(context, &mut client, &args.id)?,
         Some(text) => {
             let mut data = text.as_bytes().to_vec();
             if !args.no_newline {
                 data.push(b'\n');
             }
             for piece in data.chunks(CHUNK_BYTES) {
-                write(&mut client, &args.id, piece, false)?;
+                write(context, &mut client, &args.id, piece, false)?;
             }
         }
         None => {}
     }
     if args.eof {
-        write(&mut client, &args.id, &[], true)?;
+        write(context, &mut client, &args.id, &[], true)?;
     }
     Ok(0)
 }
 
-fn forward(client: &mut Client, id: &str) -> Result<(), CliError> {
+fn forward(context: &Context, client: &mut Client, id: &str) -> Result<(), CliError> {
     let mut input = std::io::stdin().lock();
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
@@ -49,27 +53,25 @@ fn forward(client: &mut Client, id: &str) -> Result<(), CliError> {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(CliError::io("read standard input", &error)),
         };
-        write(client, id, &buffer[..length], false)?;
+        write(context, client, id, &buffer[..length], false)?;
     }
 }
 
-/// Writes all of it, waiting where the task is slow.
-fn write(client: &mut Client, id: &str, mut data: &[u8], close: bool) -> Result<(), CliError> {
-    let mut pause = SHORTEST_PAUSE;
+/// Writes it, waiting where the task is slow. When a daemon dies before it answers, the next is asked under the same name:
+/// what has arrived is not written twice.
+fn write(context: &Context, client: &mut Client, id: &str, data: &[u8], close: bool) -> Result<(), CliError> {
+    let key = Some(caller::random_token()?);
+    let params = WriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close, key };
+    let (mut pause, mut fruitless) = (SHORTEST_PAUSE, 0);
     loop {
-        let params = WriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close };
         match client.call::<TaskWrite>(&params) {
-            Ok(result) => {
-                let taken = usize::try_from(result.accepted_bytes).unwrap_or(usize::MAX).min(data.len());
-                data = &data[taken..];
-                if data.is_empty() {
-                    return Ok(());
-                }
-                if taken > 0 {
-                    pause = SHORTEST_PAUSE;
-                }
-            }
+            Ok(_) => return Ok(()),
             Err(ClientError::Rpc(error)) if error.data.kind == ErrorKind::Busy => {}
+            Err(error) if error.is_disconnect() && fruitless < MAX_FRUITLESS => {
+                fruitless += 1;
+                *client = context.connect()?;
+                continue;
+            }
             Err(error) => return Err(error.into()),
         }
         std::thread::sleep(pause);

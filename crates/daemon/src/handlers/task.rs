@@ -238,7 +238,9 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn task_write(&mut self, caller: &Caller, params: WriteParams) {
-        let found = self.resolve(&params.id).and_then(|id| self.entry(&id));
+        let found = check_text("key", params.key.as_deref(), bounds::NAME_BYTES)
+            .and_then(|()| self.resolve(&params.id))
+            .and_then(|id| self.entry(&id));
         let id = match found {
             Ok(entry) => entry.id,
             Err(error) => return self.fail(caller, error),
@@ -250,7 +252,7 @@ impl<W: World> Core<W> {
         };
         let what = What::Write { task: id, bytes: params.data.0.len() as u64 };
         let write = self.promise(caller.clone(), what, Some(bounds::SHIM_ANSWER_MS));
-        let message = ToShim::Write { write, data: params.data, close: params.close };
+        let message = ToShim::Write { write, data: params.data, close: params.close, key: params.key };
         self.actions.push(Action::ToShim { shim, message });
     }
 

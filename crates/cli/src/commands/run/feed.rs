@@ -22,6 +22,8 @@ pub(super) struct Feed {
     ended: bool,
     stage: Stage,
     pause: Duration,
+    /// Of the portion at hand: asked for twice, it is written once.
+    number: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +42,12 @@ enum Stage {
 pub(super) struct Portion {
     pub(super) data: Bytes,
     pub(super) close: bool,
+    pub(super) number: u64,
 }
 
 impl Feed {
     pub(super) const fn new() -> Self {
-        Self { held: Vec::new(), ended: false, stage: Stage::Ready, pause: SHORTEST_PAUSE }
+        Self { held: Vec::new(), ended: false, stage: Stage::Ready, pause: SHORTEST_PAUSE, number: 0 }
     }
 
     /// Whether our standard input is to be read now.
@@ -73,8 +76,11 @@ impl Feed {
             self.stage = Stage::Ready;
         }
         let something = !self.held.is_empty() || self.ended;
-        (self.stage == Stage::Ready && something)
-            .then(|| Portion { data: Bytes(self.held.clone()), close: self.ended && self.held.is_empty() })
+        (self.stage == Stage::Ready && something).then(|| Portion {
+            data: Bytes(self.held.clone()),
+            close: self.ended && self.held.is_empty(),
+            number: self.number,
+        })
     }
 
     pub(super) const fn sent(&mut self, id: i64) {
@@ -96,6 +102,7 @@ impl Feed {
                 let taken =
                     usize::try_from(written.accepted_bytes).unwrap_or(usize::MAX).min(self.held.len());
                 let closing = self.held.is_empty();
+                self.number += 1;
                 self.held.drain(..taken);
                 if closing {
                     self.stage = Stage::Done;
@@ -125,15 +132,11 @@ impl Feed {
         }
     }
 
-    /// The connection broke. A portion that was on its way may have arrived or not, and sending it again could
-    /// write it twice: nothing more is sent but the close. Says how many bytes are in doubt.
-    pub(super) fn disconnected(&mut self) -> usize {
-        let Stage::Sent(_) = self.stage else { return 0 };
-        let doubtful = self.held.len();
-        self.held.clear();
-        self.ended = true;
-        self.stage = Stage::Ready;
-        doubtful
+    /// The connection broke. A portion that was on its way may have arrived or not: it is sent again, under its number.
+    pub(super) const fn disconnected(&mut self) {
+        if let Stage::Sent(_) = self.stage {
+            self.stage = Stage::Ready;
+        }
     }
 
     fn rest(&mut self, now: Instant) {
@@ -157,16 +160,16 @@ mod tests {
         assert!(feed.wants_input());
         assert_eq!(feed.next(now), None);
         feed.input(b"hello");
-        assert_eq!(feed.next(now), Some(Portion { data: "hello".into(), close: false }));
+        assert_eq!(feed.next(now), Some(Portion { data: "hello".into(), close: false, number: 0 }));
         feed.sent(7);
         assert!(feed.is_answer(7) && !feed.is_answer(8));
         assert_eq!(feed.next(now), None);
         feed.answered(Ok(written(3, 0)), now).unwrap();
-        assert_eq!(feed.next(now), Some(Portion { data: "lo".into(), close: false }));
+        assert_eq!(feed.next(now), Some(Portion { data: "lo".into(), close: false, number: 1 }));
         feed.sent(8);
         feed.answered(Ok(written(2, 0)), now).unwrap();
         feed.input(b"");
-        assert_eq!(feed.next(now), Some(Portion { data: "".into(), close: true }));
+        assert_eq!(feed.next(now), Some(Portion { data: "".into(), close: true, number: 2 }));
         feed.sent(9);
         feed.answered(Ok(written(0, 0)), now).unwrap();
         assert!(!feed.wants_input());
@@ -190,13 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_arrived_is_not_sent_again() {
+    fn what_may_have_arrived_is_sent_again_under_its_number() {
         let now = Instant::now();
         let mut feed = Feed::new();
-        assert_eq!(feed.disconnected(), 0);
+        feed.disconnected();
         feed.input(b"abc");
         feed.sent(1);
-        assert_eq!(feed.disconnected(), 3);
-        assert_eq!(feed.next(now), Some(Portion { data: "".into(), close: true }));
+        assert_eq!(feed.next(now), None);
+        feed.disconnected();
+        assert_eq!(feed.next(now), Some(Portion { data: "abc".into(), close: false, number: 0 }));
     }
 }

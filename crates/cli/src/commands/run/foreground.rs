@@ -172,10 +172,8 @@ impl<'a> Foreground<'a> {
         std::thread::sleep(Duration::from_millis(20) * (self.fruitless - 1));
         self.client = self.context.connect()?;
         self.connected = true;
-        let doubtful = self.feed.as_mut().map_or(0, Feed::disconnected);
-        if doubtful > 0 {
-            let text = format!("belay: the daemon went away: {doubtful} bytes of standard input may be lost");
-            self.context.note(&text);
+        if let Some(feed) = &mut self.feed {
+            feed.disconnected();
         }
         if let Some((level, _)) = self.order {
             self.order = Some((level, false));
@@ -410,7 +408,8 @@ impl<'a> Foreground<'a> {
     fn give_input(&mut self) -> Result<(), CliError> {
         let (Some(feed), Some(id)) = (&mut self.feed, &self.id) else { return Ok(()) };
         if let Some(portion) = feed.next(Instant::now()) {
-            let params = WriteParams { id: id.clone(), data: portion.data, close: portion.close };
+            let key = self.params.token.as_ref().map(|token| format!("{token}-{}", portion.number));
+            let params = WriteParams { id: id.clone(), data: portion.data, close: portion.close, key };
             feed.sent(self.client.send::<TaskWrite>(&params)?);
         }
         Ok(())
