@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("belay-record", &["belay-model", "belay-protocol"]),
     ("belay-os", &["belay-model"]),
     ("belay-journal", &["belay-model"]),
+    ("belay-shell", &[]),
     ("belay-shim", &["belay-model", "belay-protocol", "belay-record", "belay-os"]),
     ("belay-daemon", &["belay-model", "belay-protocol", "belay-record", "belay-journal", "belay-os"]),
     ("belay-client", &["belay-protocol"]),
