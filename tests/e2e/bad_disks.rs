@@ -63,6 +63,9 @@ fn a_start_that_cannot_be_recorded_is_refused_and_what_runs_goes_on() {
         "{notices:?}"
     );
     assert_eq!(world.get(&running.id).status, Status::Cancelled);
+    let known: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+    let found = known.iter().find(|task| task.id == running.id).map(|task| task.status);
+    assert_eq!(found, Some(Status::Cancelled), "its end waits for room, and is told");
 
     // Room again, and all is as if there had always been.
     std::fs::remove_file(world.home().join("filler")).unwrap();

@@ -83,7 +83,12 @@ impl Ahead {
         let mut buffer = encode(buffer, self.round, batch).map_err(|error| Error::io(&self.path, error))?;
         let length = buffer.len() as u64;
         buffer.extend_from_slice(&END);
-        self.file.write_all_at(&buffer, self.at).map_err(|error| Error::io(&self.path, error))?;
+        if let Err(error) = self.file.write_all_at(&buffer, self.at) {
+            // A full disk may have taken a part of it: what was noted before must end where it did.
+            let end = if self.at == 0 { &[0; HEAD_BYTES][..] } else { &END[..] };
+            let _ = self.file.write_all_at(end, self.at);
+            return Err(Error::io(&self.path, error));
+        }
         self.at += length;
         self.buffer = buffer;
         Ok(())

@@ -84,7 +84,9 @@ impl<W: World> Core<W> {
             };
             let rows = self.journal.tasks(&filter).map_err(|error| journal_error(&error))?;
             let kept = rows.into_iter().filter(|row| !self.batch.removed.contains(&row.id));
-            let entries = kept.filter_map(|row| Entry::from_row(row).ok());
+            // Ends that the disk has no room for yet.
+            let waiting = self.batch.put.iter().filter(|row| row.ended_ms.is_some()).cloned();
+            let entries = kept.chain(waiting).filter_map(|row| Entry::from_row(row).ok()).filter(&wanted);
             found.extend(entries.map(|entry| (entry.number, Self::ended_info(&entry))));
         }
         found.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use belay_journal::{Error, FILE_NAME, Journal, TaskRow};
+use belay_journal::{Batch, Error, FILE_NAME, Journal, TaskFilter, TaskRow};
 
 use crate::support::{happened, open, put, task};
 
@@ -101,6 +101,38 @@ fn a_full_disk_refuses_and_the_journal_goes_on_when_there_is_room() {
     let counts = journal.counts();
     drop(journal);
     assert_eq!(open(dir.path()).counts(), counts);
+}
+
+// proves O8, D5: a note that the disk took half of is no note, and no damage
+#[test]
+fn notes_on_a_full_disk_end_where_they_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mount) = Mount::tmpfs(dir.path(), "size=1m") else { return };
+    let mut journal = open(dir.path());
+    fs::write(dir.path().join("ballast"), vec![0; 600 * 1024]).unwrap();
+    let mut number = 0;
+    let refused = loop {
+        let row = TaskRow { body: "x".repeat(7_001), ..task(number + 1) };
+        let mut batch = Batch { put: vec![row], ..happened(number + 1..=number + 1) };
+        match journal.note(&mut batch) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Full { .. }), "{refused:?}");
+    assert!(number > 10);
+    drop(journal);
+    // The disk is still full: what was noted is found all the same, by a program that cannot write it down elsewhere.
+    let journal = open(dir.path());
+    assert_eq!((journal.last_event(), journal.next_number()), (number, number + 1));
+    let tasks = journal.tasks(&TaskFilter { limit: usize::MAX, ..TaskFilter::default() }).unwrap();
+    assert_eq!(tasks.len() as u64, number);
+    assert_eq!(journal.live().unwrap().len() as u64, number);
+    drop(journal);
+    fs::remove_file(dir.path().join("ballast")).unwrap();
+    let journal = open(dir.path());
+    assert!(journal.is_settled());
+    assert_eq!(journal.counts().live, number);
 }
 
 #[test]
