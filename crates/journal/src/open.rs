@@ -65,8 +65,12 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
         }
     };
     let conn = prepare(conn, &path)?;
-    let (noted, odd) = read_notes(&dir)?;
+    let (mut noted, odd) = read_notes(&dir)?;
     let journal = Journal::start(conn, &dir, path)?;
+    if !notices.is_empty() {
+        // What is left of a damaged record may not remember the number of its notes; they are what is newest of it.
+        noted.record = journal.record;
+    }
     notices.extend(odd);
     notices.extend(take_over(&journal, &dir, noted)?);
     Ok(Opened { journal, notices })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use belay_journal::{Batch, Journal, LOST_KIND, Opened, TaskFilter, TaskRow};
+use belay_journal::{Batch, FILE_NAME, Journal, LOST_KIND, Opened, TaskFilter, TaskRow};
 use proptest::prelude::*;
 
 use crate::support::{ended, event, happened, open, put, task};
@@ -226,4 +226,23 @@ fn what_is_no_file_in_the_place_of_the_notes_is_put_out_of_the_way() {
 
 fn put_one() -> Batch {
     put([task(1)])
+}
+
+// proves D5: what was noted last is kept also when the database is damaged
+#[test]
+fn notes_outlive_a_database_whose_head_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(dir.path());
+    for number in 1..=40 {
+        note(&mut journal, Batch { put: vec![task(number)], ..happened([number]) });
+    }
+    drop(journal);
+    let path = dir.path().join(FILE_NAME);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[..100].fill(0x55);
+    std::fs::write(&path, bytes).unwrap();
+    let Opened { journal, notices } = Journal::open(dir.path()).unwrap();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    let tasks = journal.tasks(&TaskFilter { limit: 99, ..TaskFilter::default() }).unwrap();
+    assert_eq!(tasks.len(), 40);
 }
