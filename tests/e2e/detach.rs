@@ -275,3 +275,26 @@ fn the_key_can_be_moved_and_switched_off() {
     });
     assert_eq!(refused.code, Some(2), "{refused}");
 }
+
+// proves D2, F3, F8
+#[test]
+fn what_ends_in_the_foreground_while_no_daemon_runs_is_on_disk_and_says_so() {
+    let world = world();
+    let go = world.dir().join("go");
+    let script = format!("echo one; until [ -e {} ]; do sleep 0.01; done; echo two; exit 6", go.display());
+    let mut client = world.client();
+    client.send::<TaskStart>(&foreground(&world, &script)).unwrap();
+    let task = world.get(&running(&world).id);
+    let (id, shim) = (task.id, task.held_by.unwrap().shim_pid);
+    world.wait_for_output(&id, "its first line", |said| said == b"one\n");
+    assert_eq!(output_files(&world, &id), 0);
+    world.kill_daemon();
+    std::fs::write(&go, "").unwrap();
+    world.wait_dead("a shim that has written everything down", shim);
+    let ended = world.get(&id);
+    assert_eq!(
+        (ended.outcome.unwrap().exit_code, ended.output.on_disk, ended.output.bytes),
+        (Some(6), true, 8)
+    );
+    assert_eq!(world.logs(&id), b"one\ntwo\n");
+}

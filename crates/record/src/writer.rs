@@ -271,6 +271,10 @@ impl LogWriter {
         let open = self.open.as_ref().filter(on_disk).map(|segment| segment.kept);
         let kept: Vec<Kept> = self.head.iter().chain(&self.tail).copied().chain(open).collect();
         for kept in kept {
+            // Looked at before, and missed then: told once.
+            if self.gaps.iter().any(|gap| gap[0] <= kept.start && kept.end() <= gap[1]) {
+                continue;
+            }
             let is_there = |path: PathBuf| path.try_exists().unwrap_or(true);
             if !is_there(data_path(&self.dir, kept.start)) || !is_there(index_path(&self.dir, kept.start)) {
                 self.miss(kept.start, kept.end(), &io::Error::other("its file was removed by somebody else"));

@@ -169,6 +169,10 @@ impl Core {
         self.state().is_some_and(|state| !state.detached())
     }
 
+    pub const fn memory(&self) -> Option<[i32; 2]> {
+        self.memory
+    }
+
     /// Where the output lies now.
     pub const fn set_memory(&mut self, numbers: Option<[i32; 2]>) {
         self.memory = numbers;

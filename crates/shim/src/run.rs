@@ -62,7 +62,6 @@ struct Shim {
     killing: Option<Killing>,
     watched: bool,
     told_bytes: u64,
-    told_memory: Option<[i32; 2]>,
     /// What is queued may wait until then for something that goes with it.
     hold_until_ms: Option<u64>,
     buffer: Box<[u8]>,
@@ -128,7 +127,6 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         killing: None,
         watched: false,
         told_bytes: 0,
-        told_memory: None,
         hold_until_ms: None,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         link_broken: false,
@@ -205,12 +203,16 @@ impl Shim {
                 let output = task.map(|task| task.output.info()).unwrap_or_default();
                 Ok(Some(Input::Finished { output, capture: task.and_then(|task| task.output.fault()) }))
             }
-            Action::WriteEndFile(end) => {
+            Action::WriteEndFile(mut end) => {
                 if let Some(task) = &mut self.task {
-                    // Nobody is there to take it from our memory.
+                    // Nobody is there to take it from our memory: on disk it is, and so says the record.
                     task.output.leave_memory();
                     task.output.finish();
+                    if let Some(record) = end.life.last_mut().and_then(|item| item.end.as_mut()) {
+                        (record.output, record.capture) = (task.output.info(), task.output.fault());
+                    }
                 }
+                self.place_output();
                 let written = self.task.as_ref().is_some_and(|task| end.write(&task.dir).is_ok());
                 Ok(Some(Input::EndFileWritten(written)))
             }
@@ -323,8 +325,7 @@ impl Shim {
             task.output.leave_memory();
         }
         let numbers = task.output.memory();
-        if numbers != self.told_memory {
-            self.told_memory = numbers;
+        if numbers != self.core.memory() {
             self.core.set_memory(numbers);
             self.say(&FromShim::Memory { numbers });
             // Whoever follows looks again, in the new place.
@@ -442,7 +443,6 @@ impl Shim {
                 self.pipes = Some(pipes);
                 self.watched = false;
                 self.told_bytes = 0;
-                self.told_memory = None;
                 self.core.set_memory(None);
                 self.say(&FromShim::Ready);
             }
