@@ -1,4 +1,4 @@
-//! The one executable: command, daemon and shim in a single static file, so that they are always of one version.
+//! The one executable: command, daemon, shim and reader of shell lines in a single static file, so that they are always of one version.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,7 @@ fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
         Some("daemon") => belay_daemon::main(rest),
         Some("shim") => belay_shim::main(rest),
+        Some("reader") => belay_daemon::reader_main(),
         _ => belay_cli::main(std::env::args_os()),
     }
 }

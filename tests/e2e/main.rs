@@ -21,6 +21,7 @@ mod flood;
 mod foreground;
 mod grep;
 mod hostile;
+mod lines;
 mod lost;
 mod output;
 mod patient;

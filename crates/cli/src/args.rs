@@ -43,7 +43,8 @@ verbs! {
     "  belay run -- cargo test                   here, with its output and its exit code
   belay run -d --name web -- npm run dev    in the background; prints the id
   belay run -d -c 'make && make check'      a line for the shell
-  belay run --timeout 10m -- ./long-job     stopped after ten minutes; exit code 124";
+  belay run --timeout 10m -- ./long-job     stopped after ten minutes; exit code 124
+  belay run --explain -c 'a & b'            what would be done with the &; runs nothing";
     "ps" Ps(PsArgs), "List the tasks that run",
     "  belay ps            what runs now
   belay ps -a         ended tasks too
@@ -119,6 +120,9 @@ pub(crate) struct RunArgs {
     /// A line for the shell, instead of a command
     #[arg(short = 'c', value_name = "LINE", conflicts_with = "command")]
     pub(crate) line: Option<OsString>,
+    /// Run nothing: say what would be done with the line, and with every & in it
+    #[arg(long, requires = "line", conflicts_with_all = ["detach", "stdin", "token"])]
+    pub(crate) explain: bool,
     /// The shell for -c; else bash where there is one, else sh
     #[arg(long, value_name = "SHELL", requires = "line")]
     pub(crate) shell: Option<OsString>,

@@ -1,6 +1,7 @@
 //! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
 
 use belay_protocol::life::{ClockName, Receipt, StopLevel, SurvivorInfo};
+use belay_protocol::shell::LineVerdict;
 use belay_protocol::task::{LeaderInfo, OutcomeInfo, Status, TaskInfo};
 
 use crate::ui::human;
@@ -71,9 +72,19 @@ pub(crate) fn runs_on(task: &TaskInfo) -> String {
         (Some(words), _) => words,
         (None, Some("clock:timeout")) => "the time limit passed, and it was detached".to_owned(),
         (None, Some(by)) => format!("detached by {by}"),
+        (None, None) if is_detached_by_its_line(task) => "its line put it in the background".to_owned(),
         (None, None) => "detached".to_owned(),
     };
     format!("{id} runs on: {why}")
+}
+
+/// Whether nobody waits for it: it runs on, or its line had put it in the background before anybody could.
+pub(crate) fn goes_on_alone(task: &TaskInfo) -> bool {
+    !task.status.is_ended() || is_detached_by_its_line(task)
+}
+
+fn is_detached_by_its_line(task: &TaskInfo) -> bool {
+    task.line.as_ref().is_some_and(|line| line.verdict == LineVerdict::Detach)
 }
 
 pub(crate) fn go_on(task: &TaskInfo) -> String {

@@ -4,7 +4,7 @@
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::methods::Call;
 use belay_protocol::rpc::{Answer, Notification, Request, RequestId, Version};
-use belay_protocol::task::{AnswerWhen, Met, StopResult, StopVerdict, WaitResult};
+use belay_protocol::task::{AnswerWhen, Met, StartParams, StopResult, StopVerdict, WaitResult};
 use serde::Serialize;
 
 use crate::config::bounds;
@@ -77,6 +77,10 @@ pub(crate) enum What {
     },
     /// The answer of a search comes from beside the core.
     Search,
+    /// A line is read beside the core; then the task is started whose line it is, or the reading itself is the answer.
+    Reading {
+        start: Option<Box<StartParams>>,
+    },
 }
 
 impl Pending {
@@ -93,7 +97,7 @@ impl Pending {
             | What::Detach { task }
             | What::Inspect { task }
             | What::Write { task, .. } => Some(task),
-            What::Events { .. } | What::StopAll { .. } | What::Search => None,
+            What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => None,
         }
     }
 }
@@ -162,6 +166,7 @@ impl<W: World> Core<W> {
             Call::TaskDetach(params) => self.task_detach(caller, &params),
             Call::TaskWrite(params) => self.task_write(caller, *params),
             Call::TaskRemove(params) => self.task_remove(caller, &params),
+            Call::ShellRead(params) => self.shell_read(caller, *params),
             Call::OutputRead(params) => self.output_read(caller, &params),
             Call::OutputSearch(params) => self.output_search(caller, *params),
             Call::OutputFollow(params) => self.output_follow(caller, &params),
@@ -300,12 +305,17 @@ impl<W: World> Core<W> {
             What::Events { after, max } => self.answer_events(&caller, after, max),
             What::StopAll { done, open } => self.finish_stop_all(&caller, done, &open),
             What::Search => {}
+            What::Reading { start } => self.go_on_unread(&caller, start),
         }
     }
 
     /// The daemon leaves before the answer is there.
     pub(crate) fn refuse_pending(&mut self, id: u64) {
-        let Some(Pending { caller, .. }) = self.take_pending(id) else { return };
+        let Some(Pending { caller, what, .. }) = self.take_pending(id) else { return };
+        if let What::Reading { .. } = what {
+            self.refuse_when_leaving(&caller);
+            return;
+        }
         let error = RpcError::new(ErrorKind::ShuttingDown, "the daemon is leaving; the task goes on")
             .hint("ask again: the next call starts a daemon that adopts it");
         self.fail(&caller, error);

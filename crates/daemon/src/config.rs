@@ -31,6 +31,9 @@ pub mod bounds {
     /// How long a shim may take to answer before the caller is told without it.
     pub const SHIM_ANSWER_MS: u64 = 2_000;
     pub const START_ANSWER_MS: u64 = 30_000;
+    /// How long the reading of a shell line may take, and how many may be under way; beyond either a line runs as written.
+    pub const READING_MS: u64 = 5_000;
+    pub const READINGS: usize = 32;
     /// What the journal has noted goes into its database when nothing was noted for so long, or at the latest then.
     pub const SETTLE_MS: u64 = 10;
     pub const SETTLE_LATEST_MS: u64 = 250;

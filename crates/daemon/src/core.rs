@@ -288,6 +288,7 @@ impl<W: World> Core<W> {
             Event::ShimGone { shim } => self.shim_gone(shim),
             Event::LostKilled { task, found, survivors } => self.lost_killed(&task, found, survivors),
             Event::Searched { client, request, result } => self.searched(client, request, *result),
+            Event::LineRead { reading, result } => self.line_read(reading, result),
             Event::Tick => self.tick(),
             Event::Terminate => self.leave(),
         }

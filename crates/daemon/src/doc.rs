@@ -3,6 +3,7 @@
 use belay_journal::TaskRow;
 use belay_protocol::Bytes;
 use belay_protocol::life::ExitStatus;
+use belay_protocol::shell::LineInfo;
 use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
 use belay_protocol::task::{OnDisconnect, Status, TaskKind};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ pub(crate) struct TaskDoc {
     pub kind: TaskKind,
     /// The command as one would type it.
     pub command: String,
+    /// What was done with the `&` of a shell line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<LineInfo>,
     pub argv: Vec<Bytes>,
     pub cwd: Bytes,
     /// Nobody waited for it when it was started.

@@ -8,6 +8,7 @@ use belay_protocol::RpcError;
 use belay_protocol::life::SurvivorInfo;
 use belay_protocol::output::SearchResult;
 use belay_protocol::rpc::RequestId;
+use belay_protocol::shell::{ReadParams, ReadResult};
 use belay_protocol::shim::{FromShim, ProcessId, ToShim};
 
 /// Names a connection of a client, for the life of this daemon.
@@ -81,6 +82,11 @@ pub enum Event {
         request: Option<RequestId>,
         result: Box<Result<SearchResult, RpcError>>,
     },
+    /// What [`Action::ReadLine`] found; nothing if the line could not be read.
+    LineRead {
+        reading: u64,
+        result: Option<Box<ReadResult>>,
+    },
     /// A timer may be due.
     Tick,
     /// The system asks the daemon to end.
@@ -118,6 +124,11 @@ pub enum Action {
         client: ClientId,
         request: Option<RequestId>,
         search: Box<Search>,
+    },
+    /// A shell line is to be read, in a process of its own.
+    ReadLine {
+        reading: u64,
+        params: Box<ReadParams>,
     },
     RemoveDir {
         path: PathBuf,

@@ -32,6 +32,7 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         detached: live.state.map_or(doc.detached || doc.detached_by.is_some(), State::detached),
         detached_by: doc.detached_by.clone(),
         command: doc.command.clone(),
+        line: doc.line.clone(),
         argv: doc.argv.clone(),
         cwd: doc.cwd.clone(),
         session: entry.session.clone(),

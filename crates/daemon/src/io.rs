@@ -2,6 +2,8 @@
 
 mod dirs;
 mod outbox;
+mod reader;
+mod reading;
 mod real;
 mod run;
 mod search;
@@ -10,4 +12,5 @@ mod settings;
 mod shims;
 mod start;
 
+pub use reader::main as reader_main;
 pub use start::main;

@@ -15,10 +15,11 @@ mod handlers;
 mod info;
 mod io;
 mod life;
+mod lines;
 mod pool;
 mod record;
 mod retention;
 mod stray;
 pub mod world;
 
-pub use io::main;
+pub use io::{main, reader_main};

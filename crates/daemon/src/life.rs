@@ -209,7 +209,7 @@ impl<W: World> Core<W> {
                     RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id");
                 self.fail(&caller, error);
             }
-            What::Events { .. } | What::StopAll { .. } | What::Search => {}
+            What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => {}
         }
     }
 

@@ -76,6 +76,7 @@ impl<W: World> Core<W> {
         let doc = TaskDoc {
             kind: TaskKind::Shell,
             command,
+            line: None,
             argv: spec.argv,
             cwd: spec.cwd,
             detached: spec.detached,

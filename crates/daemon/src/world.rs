@@ -23,7 +23,7 @@ pub trait World {
     fn is_shim_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;
     /// The names of all shims that have a socket, alive or not.
     fn shim_names(&self, runtime_dir: &Path) -> Vec<String>;
-    fn find_program(&self, name: &str, path: &[u8]) -> Option<PathBuf>;
+    fn find_program(&self, name: &std::ffi::OsStr, path: &[u8]) -> Option<PathBuf>;
     fn user_name(&self, uid: u32) -> String;
     fn boot(&self) -> String;
     /// A place where a fault can be injected.

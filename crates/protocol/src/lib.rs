@@ -12,6 +12,7 @@ pub mod life;
 pub mod methods;
 pub mod output;
 pub mod rpc;
+pub mod shell;
 pub mod shim;
 pub mod task;
 pub mod time;

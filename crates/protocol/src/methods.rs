@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorKind, RpcError};
-use crate::{daemon, event, output, task};
+use crate::{daemon, event, output, shell, task};
 
 /// One method: a name and the types that go with it.
 pub trait Method {
@@ -97,6 +97,8 @@ methods! {
     TaskWrite = "task/write" (task::WriteParams) -> task::WriteResult;
     /// Forget an ended task and its output.
     TaskRemove = "task/remove" (task::RemoveParams) -> task::RemoveResult;
+    /// Say what a command line means, and what `&` means in it, without running it.
+    ShellRead = "shell/read" (shell::ReadParams) -> shell::ReadResult;
     /// Read output by absolute offset.
     OutputRead = "output/read" (output::ReadParams) -> output::ReadResult;
     /// Search output line by line.

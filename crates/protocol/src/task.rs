@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, SurvivorInfo};
+use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
 /// What to run: `argv`, or a `line` for a shell.
@@ -189,6 +190,9 @@ pub struct TaskInfo {
     pub detached_by: Option<String>,
     /// The command as one would type it.
     pub command: String,
+    /// What was done with the `&` of a shell line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<LineInfo>,
     pub argv: Vec<Bytes>,
     pub cwd: Bytes,
     pub session: String,

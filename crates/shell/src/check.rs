@@ -33,8 +33,8 @@ impl Answer {
     }
 }
 
-/// Asks the shell that will run a line whether it accepts it, without running it: `SHELL -n -c LINE`, with
-/// [`UNSET_FOR_CHECK`] unset, nothing on stdin, and a limit of time.
+/// Asks the shell that will run a line whether it accepts it, without running it: the line after
+/// [`Shell::arguments_to_read`], with [`UNSET_FOR_CHECK`] unset, nothing on stdin, and a limit of time.
 pub trait Checker {
     fn ask(&self, shell: &Shell, line: &[u8]) -> Answer;
 }

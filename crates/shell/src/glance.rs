@@ -1,8 +1,9 @@
 //! The first look, without any grammar: most lines have no `&` that could stand alone, whatever is quoted or not.
 //! It may say "perhaps" where there is none; it never says "none" where there is one.
 
-/// Whether an `&` of its own, or the word `coproc`, may be somewhere in the line.
-pub(crate) fn may_be_asynchronous(line: &[u8]) -> bool {
+/// Whether an `&` of its own, or the word `coproc`, may be somewhere in the line. If not, it is [`crate::Verdict::Plain`]
+/// to every shell, and need not be read.
+pub fn may_be_asynchronous(line: &[u8]) -> bool {
     has_coproc(line) || has_lone_ampersand(line)
 }
 

@@ -15,6 +15,7 @@ mod scan;
 mod shell;
 
 pub use check::{Answer, Checker, UNSET_FOR_CHECK};
+pub use glance::may_be_asynchronous;
 pub use reader::{Limits, Reader};
 pub use reading::{Reading, Verdict, Why, explain};
 pub use shell::{Dialect, Shell};

@@ -29,6 +29,10 @@ const FOREIGN: &[&str] = &[
     "node",
 ];
 
+/// Shells that are known to run nothing when they are called with `-n -c LINE`.
+const READ_ONLY_ON_REQUEST: &[&str] =
+    &["sh", "bash", "rbash", "dash", "ash", "busybox", "ksh", "mksh", "oksh", "yash"];
+
 /// The grammar of a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -83,9 +87,19 @@ impl Shell {
         &self.program
     }
 
+    /// What stands before a line when the shell is only to read it. None of a shell that might run it instead.
+    pub fn arguments_to_read(&self) -> Option<&'static [&'static str]> {
+        match self.name().as_str() {
+            // Without `-f` it would run a file of the user's first.
+            "zsh" => Some(&["-f", "-n", "-c"]),
+            name if READ_ONLY_ON_REQUEST.contains(&name) => Some(&["-n", "-c"]),
+            _ => None,
+        }
+    }
+
     /// The dialect is that of the binary that will run the line, not that of the name it is called by.
     pub fn dialect(&self) -> Dialect {
-        let name = base_name(self.target.as_ref().unwrap_or(&self.program));
+        let name = self.name();
         let is_in = |list: &[&str]| list.contains(&name.as_str());
         if is_in(BASH) {
             Dialect::Bash
@@ -96,6 +110,10 @@ impl Shell {
         } else {
             Dialect::Unknown
         }
+    }
+
+    fn name(&self) -> String {
+        base_name(self.target.as_ref().unwrap_or(&self.program))
     }
 }
 
@@ -129,6 +147,17 @@ mod tests {
         }
         for foreign in ["fish", "/usr/bin/nu", "tcsh", "pwsh", "PowerShell.exe"] {
             assert_eq!(dialect(foreign), Dialect::Foreign, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn only_shells_that_are_known_to_only_read_are_asked() {
+        let asked = |program: &str| Shell::new(program).arguments_to_read().map(<[_]>::to_vec);
+        assert_eq!(asked("/bin/bash"), Some(vec!["-n", "-c"]));
+        assert_eq!(asked("zsh-5.9"), Some(vec!["-f", "-n", "-c"]));
+        assert_eq!(Shell::new("/bin/sh").resolved("/opt/mine").arguments_to_read(), None);
+        for other in ["fish", "mysh", "python3", "belay", ""] {
+            assert_eq!(asked(other), None, "{other}");
         }
     }
 

@@ -190,6 +190,6 @@ impl Drop for Running {
 
 /// Runs a command to its end.
 #[track_caller]
-pub(crate) fn finish(command: Command) -> Output {
+pub fn finish(command: Command) -> Output {
     Running::start(command, false).finish()
 }

@@ -19,7 +19,7 @@ mod wait;
 mod world;
 
 pub use building::Builder;
-pub use command::{Output, Running};
+pub use command::{Output, Running, finish};
 pub use examples::example;
 pub use look::{Frozen, Seen, carrying, end, freeze, is_alive, look_at, send_signal};
 pub use wait::{LONG, wait_until};

@@ -16,7 +16,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("belay-journal", &["belay-model"]),
     ("belay-shell", &[]),
     ("belay-shim", &["belay-model", "belay-protocol", "belay-record", "belay-os"]),
-    ("belay-daemon", &["belay-model", "belay-protocol", "belay-record", "belay-journal", "belay-os"]),
+    (
+        "belay-daemon",
+        &["belay-model", "belay-protocol", "belay-record", "belay-journal", "belay-os", "belay-shell"],
+    ),
     ("belay-client", &["belay-protocol"]),
     ("belay-cli", &["belay-client", "belay-protocol"]),
     // It simulates a world around the real cores, so it may see them all; no product code may see it.

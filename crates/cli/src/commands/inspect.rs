@@ -72,6 +72,9 @@ fn identity(block: &mut Block, task: &TaskInfo) {
     block.line("Task", &task.id);
     block.option("Name", task.name.as_deref());
     block.line("Command", &task.command);
+    if let Some(line) = &task.line {
+        block.line("Line", &line.explanation);
+    }
     block.line("Directory", &task.cwd.to_text_lossy());
     block.line("Session", &task.session);
     block.option("Parent", task.parent.as_deref());
@@ -123,9 +126,13 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
 
 fn output(block: &mut Block, task: &TaskInfo) {
     let sums = &task.output;
-    let place = if sums.on_disk { "on disk" } else { "in memory" };
+    let place = match (sums.bytes, sums.on_disk) {
+        (0, _) => "",
+        (_, true) => ", on disk",
+        (_, false) => ", in memory",
+    };
     let first = if sums.first > 0 { format!(", readable from {}", sums.first) } else { String::new() };
-    block.line("Output", &format!("{} ({} bytes), {place}{first}", human::size(sums.bytes), sums.bytes));
+    block.line("Output", &format!("{} ({} bytes){place}{first}", human::size(sums.bytes), sums.bytes));
     for [from, to] in sums.gaps.iter().take(GAPS_SHOWN) {
         block.styled(
             "  gap",

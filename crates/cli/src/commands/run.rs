@@ -1,5 +1,6 @@
 //! `belay run`: reads what was asked for, and starts it detached or in the foreground.
 
+mod explain;
 mod feed;
 mod foreground;
 mod key;
@@ -21,6 +22,8 @@ use crate::context::Context;
 use crate::duration::millis;
 use crate::error::{CliError, Kind};
 use crate::outcome;
+#[cfg(test)]
+pub(crate) use explain::lines as explained;
 use foreground::Foreground;
 #[cfg(test)]
 pub(crate) use words::explanation;
@@ -30,6 +33,12 @@ const MAX_TRIES: u32 = 5;
 
 pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> {
     let (detach, json) = (args.detach, args.json);
+    if args.explain {
+        let Command::Line { line, shell } = command(args.line, args.shell, args.command)? else {
+            return Err(CliError::usage("--explain is for a line of shell").hint("give it with -c 'LINE'"));
+        };
+        return explain::explain(line, shell, json, context);
+    }
     let status = ProcStatus::read();
     let params = start_params(args, status)?;
     if detach { detached(&params, json, context) } else { Foreground::run(context, params, json, status) }
@@ -48,6 +57,9 @@ fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u
         return Err(CliError::no(format!("{} {}", task.id, outcome::sentence(&task))));
     }
     if !json {
+        if let Some(line) = &task.line {
+            context.hint(&line.explanation);
+        }
         context.hint(&outcome::go_on(&task));
     }
     Ok(0)

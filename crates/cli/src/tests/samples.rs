@@ -23,6 +23,7 @@ pub(super) fn running() -> TaskInfo {
         detached: true,
         detached_by: None,
         command: "npm run dev -- --port 3000".into(),
+        line: None,
         argv: ["npm", "run", "dev", "--", "--port", "3000"].map(Into::into).to_vec(),
         cwd: "/home/ada/site".into(),
         session: "cli".into(),

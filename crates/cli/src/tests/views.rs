@@ -7,12 +7,14 @@ use belay_protocol::daemon::{
 use belay_protocol::event::EventInfo;
 use belay_protocol::life::StopLevel;
 use belay_protocol::output::{Line, SearchLine, StreamName};
+use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::task::{
     ClockInfo, Health, RemoveResult, Status, StopResult, StopVerdict, StoppingInfo, TaskInfo,
 };
 use unicode_width::UnicodeWidthStr as _;
 
 use super::samples::{NOW, before, cancelled, crowded, died, exited, failed_receipt, receipt, running};
+use crate::commands::run::explained;
 use crate::commands::{doctor, down, events, gc, inspect, logs, ps, rm, status, stop, up, wait};
 
 #[test]
@@ -178,4 +180,28 @@ fn matches_with_context() {
     ];
     let text: Vec<u8> = lines.iter().flat_map(|found| groups.text(found, true)).collect();
     assert_eq!(String::from_utf8(text).unwrap(), "one\ntwo\n--\nfar ␛[2Jaway\nopen\ntoo");
+}
+
+#[test]
+fn explained_lines() {
+    let read = |verdict, command: Option<&str>, ampersands: &[[u64; 2]]| ReadResult {
+        verdict,
+        explanation: "What is done, and why.".into(),
+        command: command.map(Into::into),
+        shell: "/bin/bash".into(),
+        ampersands: ampersands.to_vec(),
+    };
+    let shown = |line: &str, read: &ReadResult| explained(&line.into(), read).join("\n");
+    assert_eq!(
+        shown("echo ä漢 & x &", &read(LineVerdict::Held, None, &[[11, 12], [15, 16]])),
+        "held: What is done, and why.\n  shell  /bin/bash\n  line   echo ä漢 & x &\n                  ^   ^"
+    );
+    assert_eq!(
+        shown("x &\n", &read(LineVerdict::Detach, Some("x  \n"), &[[2, 3]])),
+        "detach: What is done, and why.\n  shell  /bin/bash\n  runs   x"
+    );
+    assert_eq!(
+        shown("x", &read(LineVerdict::Plain, None, &[])),
+        "plain: What is done, and why.\n  shell  /bin/bash"
+    );
 }

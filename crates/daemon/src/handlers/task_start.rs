@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use belay_model::{Kind, Policy, State, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::shim::{Clocks, Rlimit, Start};
 use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
 use belay_protocol::vars;
@@ -20,14 +21,12 @@ use crate::fingerprint;
 use crate::follow::Follow;
 use crate::info::typed;
 use crate::life::object;
+use crate::lines;
 use crate::record::journal_error;
 use crate::world::{CrashPoint, World};
 
 /// The standing session of a person at the command line.
 const PERSON: &str = "user";
-
-/// Where a shell is looked for when the caller's environment has no PATH.
-const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
 /// A command made ready to be executed, and as one would type it.
 struct Ready {
@@ -40,31 +39,50 @@ impl<W: World> Core<W> {
     pub(crate) const STANDING_SESSION: &str = PERSON;
 
     pub(crate) fn task_start(&mut self, caller: &Caller, params: StartParams) {
-        if self.refuse_when_leaving(caller) {
-            return;
+        if let Err(error) = check(&params) {
+            return self.fail(caller, error);
         }
-        match self.try_start(caller, params) {
-            Ok(()) => {}
-            Err(error) => self.fail(caller, error),
+        if let Some(params) = self.read_first(caller, params) {
+            self.start_read(caller, params, None);
         }
     }
 
-    fn try_start(&mut self, caller: &Caller, params: StartParams) -> Result<(), RpcError> {
-        check(&params)?;
+    /// Starts what was asked for, now that it is known what its line means.
+    pub(crate) fn start_read(&mut self, caller: &Caller, params: StartParams, reading: Option<ReadResult>) {
+        if self.refuse_when_leaving(caller) {
+            return;
+        }
+        if let Err(error) = self.try_start(caller, params, reading) {
+            self.fail(caller, error);
+        }
+    }
+
+    fn try_start(
+        &mut self,
+        caller: &Caller,
+        params: StartParams,
+        reading: Option<ReadResult>,
+    ) -> Result<(), RpcError> {
         let fingerprint = params.token.is_some().then(|| fingerprint::of_start(&self.key, &params));
         if let (Some(token), Some(fingerprint)) = (&params.token, &fingerprint)
             && let Some(known) = self.started_before(token)?
         {
             return self.same_again(caller, &params, &known, fingerprint);
         }
+        let line = reading.as_ref().and_then(lines::told);
+        let params = match reading.and_then(|reading| reading.command) {
+            Some(command) => lines::detached(params, command),
+            None => params,
+        };
         if self.tasks.len() >= bounds::LIVE_TASKS {
             let message =
                 format!("{} tasks are live, which is the most this daemon holds", bounds::LIVE_TASKS);
             return Err(RpcError::new(ErrorKind::Busy, message).hint("stop some, or wait for some to end"));
         }
         let parent = self.proven_parent(&params)?;
-        let ready = self.make_ready(&params.command, &params)?;
+        let ready = self.make_ready(&params);
         let (mut entry, start) = self.compose(&params, ready, parent, fingerprint)?;
+        entry.doc.line = line;
         let id = entry.id.clone();
         let shim = self.take_ready(&mut entry);
         if let Err(error) = self.record_start(entry, start) {
@@ -128,8 +146,14 @@ impl<W: World> Core<W> {
                 .ids(vec![known.id.clone()]));
         }
         let id = known.id.clone();
+        // Nobody waits for a task that its line has put in the background, the first time or now.
+        let detached = known.doc.line.as_ref().is_some_and(|line| line.verdict == LineVerdict::Detach);
+        let mut params = params.clone();
+        if detached {
+            (params.answer, params.follow) = (AnswerWhen::Started, false);
+        }
         self.called_by(&id, caller.client);
-        let follow = params.follow.then(|| self.follow_start(caller, params, &id)).flatten();
+        let follow = params.follow.then(|| self.follow_start(caller, &params, &id)).flatten();
         match self.tasks.get(&id).map(|task| &task.state) {
             None => {
                 let info = Self::ended_info(known);
@@ -187,28 +211,15 @@ impl<W: World> Core<W> {
             .hint(format!("{} and {} come together, from a task's environment", vars::TASK, vars::TOKEN)))
     }
 
-    fn make_ready(&self, command: &Command, params: &StartParams) -> Result<Ready, RpcError> {
-        match command {
-            Command::Argv(argv) => Ok(Ready { typed: typed(argv), argv: argv.clone(), is_shell: false }),
+    fn make_ready(&self, params: &StartParams) -> Ready {
+        match &params.command {
+            Command::Argv(argv) => Ready { typed: typed(argv), argv: argv.clone(), is_shell: false },
             Command::Line { line, shell } => {
-                let shell = match shell {
-                    Some(shell) if shell.0.is_empty() => {
-                        return Err(RpcError::invalid("shell", "the shell has no name"));
-                    }
-                    Some(shell) => shell.clone(),
-                    None => self.default_shell(params),
-                };
+                let shell = shell.clone().unwrap_or_else(|| self.default_shell(&params.env));
                 let argv = vec![shell, Bytes::from("-c"), line.clone()];
-                Ok(Ready { typed: line.to_text_lossy().into_owned(), argv, is_shell: true })
+                Ready { typed: line.to_text_lossy().trim_end().to_owned(), argv, is_shell: true }
             }
         }
-    }
-
-    /// Models write bash; a machine without it has sh.
-    fn default_shell(&self, params: &StartParams) -> Bytes {
-        let path = params.env.iter().rev().find_map(|entry| entry.0.strip_prefix(b"PATH="));
-        let bash = self.world.find_program("bash", path.unwrap_or(DEFAULT_PATH));
-        bash.map_or_else(|| Bytes::from("/bin/sh"), |path| Bytes::from(path.into_os_string()))
     }
 
     fn compose(
@@ -232,6 +243,7 @@ impl<W: World> Core<W> {
         let doc = TaskDoc {
             kind: TaskKind::Shell,
             command: ready.typed,
+            line: None,
             argv: ready.argv.clone(),
             cwd: params.cwd.clone(),
             detached: params.detached,
@@ -316,13 +328,7 @@ fn environment(params: &StartParams, id: &str, secret: &str, home: &[u8]) -> Vec
         .map(|(name, value)| (name.as_bytes(), value.0.as_slice()))
         .chain(own.iter().map(|(name, value)| (name.as_bytes(), *value)))
         .collect();
-    let is_set = |entry: &Bytes| {
-        let name = entry.0.split(|byte| *byte == b'=').next().unwrap_or_default();
-        set.iter().any(|(other, _)| *other == name)
-    };
-    let inherited = params.env.iter().filter(|entry| !is_set(entry)).cloned();
-    let added = set.iter().map(|(name, value)| Bytes([*name, b"=", *value].concat()));
-    inherited.chain(added).collect()
+    lines::with_set(&params.env, &set)
 }
 
 /// Everything that can be wrong with a start before anything is done about it.
@@ -332,7 +338,7 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
             return Err(RpcError::invalid("command", "there is no command to run"));
         }
         Command::Argv(argv) => no_zero_bytes("command", argv)?,
-        Command::Line { line, .. } => no_zero_bytes("command", std::slice::from_ref(line))?,
+        Command::Line { line, shell } => check_line(line, shell.as_ref())?,
     }
     no_zero_bytes("cwd", std::slice::from_ref(&params.cwd))?;
     if !params.cwd.0.starts_with(b"/") {
@@ -372,6 +378,14 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
     Ok(())
 }
 
+pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcError> {
+    if shell.is_some_and(|shell| shell.0.is_empty()) {
+        return Err(RpcError::invalid("shell", "the shell has no name"));
+    }
+    no_zero_bytes("command", std::slice::from_ref(line))?;
+    no_zero_bytes("shell", shell.map(std::slice::from_ref).unwrap_or_default())
+}
+
 pub(crate) fn check_clock(field: &str, limit_ms: Option<u64>) -> Result<(), RpcError> {
     match limit_ms {
         Some(0) if field != "grace_ms" => {
@@ -399,7 +413,7 @@ pub(crate) fn check_text(field: &str, text: Option<&str>, max_bytes: usize) -> R
     Ok(())
 }
 
-fn no_zero_bytes(field: &str, texts: &[Bytes]) -> Result<(), RpcError> {
+pub(crate) fn no_zero_bytes(field: &str, texts: &[Bytes]) -> Result<(), RpcError> {
     if texts.iter().any(|text| text.0.contains(&0)) {
         return Err(RpcError::invalid(field, "there is a zero byte in it, which no program can be given"));
     }

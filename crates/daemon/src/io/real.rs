@@ -1,6 +1,7 @@
 //! The world as it is: `/proc`, the file system, the kernel's randomness.
 
 use std::cell::OnceCell;
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,6 +29,15 @@ fn look_up_user(uid: u32) -> String {
     let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid));
     found.and_then(|fields| fields.first().map(|&name| name.to_owned())).unwrap_or_else(|| uid.to_string())
+}
+
+/// The first program of this name in the absolute directories of a PATH.
+pub(super) fn find_program(name: &OsStr, path: &[u8]) -> Option<PathBuf> {
+    let dirs = path.split(|byte| *byte == b':').map(|dir| Path::new(OsStr::from_bytes(dir)));
+    let is_program = |file: &PathBuf| {
+        file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(name)).find(is_program)
 }
 
 impl World for RealWorld {
@@ -74,12 +84,8 @@ impl World for RealWorld {
         names.filter_map(|name| name.strip_suffix(".sock").map(str::to_owned)).collect()
     }
 
-    fn find_program(&self, name: &str, path: &[u8]) -> Option<PathBuf> {
-        let dirs = path.split(|byte| *byte == b':').map(|dir| Path::new(std::ffi::OsStr::from_bytes(dir)));
-        let is_program = |file: &PathBuf| {
-            file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-        };
-        dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(name)).find(is_program)
+    fn find_program(&self, name: &OsStr, path: &[u8]) -> Option<PathBuf> {
+        find_program(name, path)
     }
 
     fn user_name(&self, uid: u32) -> String {

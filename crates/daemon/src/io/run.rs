@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::outbox::{Outbox, Scratch};
 use super::real::RealWorld;
-use super::{search, server, shims};
+use super::{reading, search, server, shims};
 use crate::core::Core;
 use crate::event::{Action, ClientId, Event, Moment, ShimId};
 
@@ -139,6 +139,7 @@ impl Hub {
             }
             Action::KillLost(lost) => shims::kill_lost(self, *lost),
             Action::Search { client, request, search } => search::run(self, client, request, *search),
+            Action::ReadLine { reading, params } => reading::run(self, reading, *params),
             Action::RemoveDir { path } => {
                 // What cannot be removed now is removed by the next look at the directory.
                 let _ = std::fs::remove_dir_all(path);

@@ -124,6 +124,9 @@ impl Sim {
                 let result = Box::new(Err(RpcError::new(ErrorKind::Internal, "nothing is searched here")));
                 self.owe(generation, 1, Event::Searched { client, request, result });
             }
+            Action::ReadLine { reading, .. } => {
+                self.owe(generation, 1, Event::LineRead { reading, result: None });
+            }
             Action::RemoveDir { path } => drop(self.machine.end_files.borrow_mut().remove(&path)),
             Action::Reach(point) => self.note("daemon", point.name()),
             Action::Exit => {

@@ -107,7 +107,7 @@ impl World for SimWorld {
         self.0.sockets.borrow().iter().cloned().collect()
     }
 
-    fn find_program(&self, name: &str, _: &[u8]) -> Option<PathBuf> {
+    fn find_program(&self, name: &std::ffi::OsStr, _: &[u8]) -> Option<PathBuf> {
         Some(Path::new("/bin").join(name))
     }
 

@@ -152,7 +152,7 @@ impl<'a> Foreground<'a> {
     fn is_over(&self) -> bool {
         let Some(task) = &self.last else { return self.hung_up };
         let all_shown = !self.params.follow || self.output_over || self.cursor.next >= task.output.bytes;
-        self.hung_up || !task.status.is_ended() || all_shown
+        self.hung_up || outcome::goes_on_alone(task) || all_shown
     }
 
     /// Asks for what will tell the end: the start itself, or a wait for what was started.
@@ -454,7 +454,7 @@ impl<'a> Foreground<'a> {
         if self.json {
             self.context.out.json(&task)?;
         }
-        if !task.status.is_ended() {
+        if outcome::goes_on_alone(&task) {
             return released(self.context, &task, self.json);
         }
         if let Some(error) = self.broken {

@@ -9,11 +9,17 @@ use crate::outcome;
 /// Nobody waits for it any more, and it goes on: the id, and what to type next.
 pub(super) fn released(context: &mut Context, task: &TaskInfo, json: bool) -> Result<u8, CliError> {
     let left = outcome::left_behind(task);
+    let ended = task.status.is_ended();
     if left.is_none() && !json {
         context.out.line(&task.id)?;
         context.out.flush()?;
     }
-    context.note(&format!("belay: {}", outcome::runs_on(task)));
+    if !ended {
+        context.note(&format!("belay: {}", outcome::runs_on(task)));
+    }
+    if let Some(line) = &task.line {
+        context.note(&format!("belay: {}", line.explanation));
+    }
     context.hint(&outcome::go_on(task));
     Ok(left.map_or(0, outcome::leader_code))
 }
