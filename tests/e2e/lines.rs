@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
     (b"echo a \\\n b &", Detach(0), Detach(0)),
     ("echo 'é € 𝄞' &".as_bytes(), Detach(0), Detach(0)),
     (b"no-such-command-here &", Detach(127), Detach(127)),
-    (b"trap 'echo bye' EXIT; echo hi &", Held, Held),
+    (b"trap 'echo bye' EXIT; echo hi & wait", Held, Held),
     (b"cat &", Detach(0), Detach(0)),
     (b"{ set -e; false; echo no; } &", Detach(1), Detach(1)),
     (b"echo a &> f &", Detach(0), Held),
