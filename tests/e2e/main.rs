@@ -34,4 +34,5 @@ mod stubborn;
 mod support;
 mod tour;
 mod versions;
+mod wait;
 mod zoo;

@@ -203,7 +203,7 @@ fn a_grandchild_that_holds_the_pipe_keeps_the_task_running_and_hangs_nobody() {
     });
     let waited = world
         .client()
-        .call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: Some(100), attach: false })
+        .call::<TaskWait>(&WaitParams { timeout_ms: Some(100), ..WaitParams::for_end(&id) })
         .unwrap();
     assert_eq!((waited.met, waited.task.status), (Met::Timeout, Status::Running));
     assert_eq!(world.logs(&id), b"now\n");

@@ -50,11 +50,8 @@ impl<'a> Patient<'a> {
     pub(crate) fn wait_ended(&mut self, id: &str) -> TaskInfo {
         let until = Instant::now() + LONG * 2;
         loop {
-            let waited = self.call::<TaskWait>(&WaitParams {
-                id: id.to_owned(),
-                timeout_ms: Some(5_000),
-                attach: false,
-            });
+            let waited =
+                self.call::<TaskWait>(&WaitParams { timeout_ms: Some(5_000), ..WaitParams::for_end(id) });
             if waited.met == Met::Ended {
                 return waited.task;
             }

@@ -57,10 +57,13 @@ verbs! {
   belay logs sh-4f -f --tail 20         the last lines, and what comes
   belay logs sh-4f --grep 'error|warn' --context 2
   belay logs sh-4f --stream stderr --raw > errors.bin";
-    "wait" Wait(WaitArgs), "Wait until tasks have ended",
+    "wait" Wait(WaitArgs), "Wait until tasks have ended, have written something, or have fallen silent",
     "  belay wait sh-4f                ends with the task's own exit code
   belay wait sh-4f sh-9a          0 if all of them completed
-  belay wait sh-4f --timeout 30s  1 if it still runs then";
+  belay wait sh-4f --timeout 30s  1 if it still runs then
+  belay wait sh-4f sh-9a --any 1  the first of them
+  belay wait sh-4f --match 'listening on port [0-9]+' --timeout 1m
+  belay wait sh-4f --silence 5s   0 as soon as it has written nothing for so long";
     "stop" Stop(StopArgs), "Stop tasks, the whole process tree, and say that they are gone",
     "  belay stop sh-4f                          SIGTERM, and SIGKILL after the grace
   belay stop sh-4f sh-9a --grace 2s
@@ -261,6 +264,27 @@ pub(crate) struct WaitArgs {
     /// The tasks
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
+    /// Until so many of them are done with, whichever are first; else all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) any: Option<u32>,
+    /// Until a line of the output matches this regular expression; what is there already counts
+    #[arg(long = "match", value_name = "REGEX")]
+    pub(crate) matching: Option<String>,
+    /// Look for the match from this absolute offset on
+    #[arg(
+        long,
+        value_name = "OFFSET",
+        requires = "matching",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(crate) after: u64,
+    /// Look for the match in one of the two streams only
+    #[arg(long, value_name = "STREAM", requires = "matching")]
+    pub(crate) stream: Option<Stream>,
+    /// Until nothing was written for so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) silence: Option<Duration>,
     /// Wait no longer than this
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,

@@ -6,13 +6,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use belay_client::{Client, Message, decode};
 use belay_protocol::methods::Method;
 use belay_protocol::{ErrorKind, RpcError};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
 use crate::context::Context;
 use crate::error::{CliError, Kind};
 
 /// How many questions are on their way at once.
-const WINDOW: usize = 64;
+pub(crate) const WINDOW: usize = 2048;
 
 /// How often a daemon may go away without having answered anything before we give up.
 const MAX_FRUITLESS: u32 = 5;
@@ -23,6 +24,8 @@ pub(crate) enum Next {
     Done,
     /// Ask about the same task again.
     Again,
+    /// Nothing more needs to be known of any of them.
+    Enough,
 }
 
 /// A question that got an error instead of an answer, for scripts.
@@ -79,6 +82,10 @@ fn converse<'a, M: Method>(
                     return Err(error.into());
                 }
             };
+            // A daemon whose answers nobody reads stops to read questions.
+            if has_answered(client) {
+                break;
+            }
         }
         if asked.is_empty() {
             return Ok(());
@@ -93,8 +100,20 @@ fn converse<'a, M: Method>(
             }
             Err(error) => Err(error),
         };
-        if answer(id, result)? == Next::Again {
-            waiting.push_back(id);
+        match answer(id, result)? {
+            Next::Done => {}
+            Next::Again => waiting.push_back(id),
+            Next::Enough => {
+                waiting.clear();
+                asked.clear();
+                return Ok(());
+            }
         }
     }
+}
+
+fn has_answered(client: &Client) -> bool {
+    let mut fds = [PollFd::new(client, PollFlags::IN)];
+    client.has_buffered()
+        || rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }

@@ -110,8 +110,7 @@ impl<W: World> Core<W> {
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
             self.emit("task.adopted", Some((&task, &session)), Map::new());
             self.await_caller(&task);
-            let wanted = self.tasks.get(&task).is_some_and(|task| !task.follows.is_empty());
-            if wanted {
+            if self.tasks.get(&task).is_some_and(|task| self.is_watched(task)) {
                 self.watch_output(&task);
             }
         } else {

@@ -4,12 +4,13 @@
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::methods::Call;
 use belay_protocol::rpc::{Answer, Notification, Request, RequestId, Version};
-use belay_protocol::task::{AnswerWhen, Met, StartParams, StopResult, StopVerdict, WaitResult};
+use belay_protocol::task::{AnswerWhen, StartParams, StopResult, StopVerdict};
 use serde::Serialize;
 
 use crate::config::bounds;
 use crate::core::{Core, Phase, Timer, TimerKey};
 use crate::event::{Action, ClientId};
+use crate::handlers::task_wait::Until;
 use crate::world::World;
 
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub(crate) enum What {
         task: String,
         /// In the place of its caller.
         attached: bool,
+        /// What may end it before the task does.
+        until: Option<Box<Until>>,
     },
     Stop {
         task: String,
@@ -272,6 +275,9 @@ impl<W: World> Core<W> {
         if let Some(task) = pending.task().and_then(|task| self.tasks.get_mut(task)) {
             task.pending.retain(|other| *other != id);
         }
+        if let What::Wait { task, until: Some(until), .. } = &pending.what {
+            self.stop_looking(task, until);
+        }
         Some(pending)
     }
 
@@ -285,11 +291,7 @@ impl<W: World> Core<W> {
                     self.reply(&caller, &info);
                 }
             }
-            What::Wait { task, .. } => {
-                if let Some(info) = self.live_info(&task, false, None) {
-                    self.reply(&caller, &WaitResult { id: task, met: Met::Timeout, task: info });
-                }
-            }
+            What::Wait { task, until, .. } => self.wait_is_due(&caller, &task, until.as_deref()),
             What::Stop { task } => {
                 let status = self.tasks.get(&task).map(|task| task.entry.doc.status);
                 let result = StopVerdict::Accepted;

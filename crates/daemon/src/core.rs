@@ -198,6 +198,8 @@ pub(crate) enum Timer {
     Reach(ShimId),
     /// Whoever waited for the task with this number has not come back.
     Caller(u64),
+    /// A task that is waited for may have been silent for long enough.
+    Silence(u64),
     /// A shim that was told to stop its task may not be at it.
     Doubt(ShimId),
     Idle,
@@ -287,7 +289,7 @@ impl<W: World> Core<W> {
             }
             Event::ShimGone { shim } => self.shim_gone(shim),
             Event::LostKilled { task, found, survivors } => self.lost_killed(&task, found, survivors),
-            Event::Searched { client, request, result } => self.searched(client, request, *result),
+            Event::Searched { search, result } => self.searched(search, *result),
             Event::LineRead { reading, result } => self.line_read(reading, result),
             Event::Tick => self.tick(),
             Event::Terminate => self.leave(),
@@ -372,6 +374,7 @@ impl<W: World> Core<W> {
                 Timer::Adopted => self.open_doors(),
                 Timer::Reach(shim) => self.reach_again(shim),
                 Timer::Caller(number) => self.caller_is_due(number),
+                Timer::Silence(pending) => self.silence_is_due(pending),
                 Timer::Doubt(shim) => self.make_sure_of(shim),
                 Timer::Idle => self.leave(),
                 Timer::Commit => {

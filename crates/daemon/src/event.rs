@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use crate::world::CrashPoint;
 use belay_protocol::RpcError;
 use belay_protocol::life::SurvivorInfo;
-use belay_protocol::output::SearchResult;
-use belay_protocol::rpc::RequestId;
+use belay_protocol::output::{SearchCursor, SearchResult};
 use belay_protocol::shell::{ReadParams, ReadResult};
 use belay_protocol::shim::{FromShim, ProcessId, ToShim};
 
@@ -78,9 +77,8 @@ pub enum Event {
         survivors: Vec<SurvivorInfo>,
     },
     Searched {
-        client: ClientId,
-        request: Option<RequestId>,
-        result: Box<Result<SearchResult, RpcError>>,
+        search: u64,
+        result: Box<Result<Searched, RpcError>>,
     },
     /// What [`Action::ReadLine`] found; nothing if the line could not be read.
     LineRead {
@@ -121,9 +119,8 @@ pub enum Action {
     },
     KillLost(Box<LostTask>),
     Search {
-        client: ClientId,
-        request: Option<RequestId>,
-        search: Box<Search>,
+        search: u64,
+        what: Box<Search>,
     },
     /// A shell line is to be read, in a process of its own.
     ReadLine {
@@ -146,6 +143,14 @@ pub struct LostTask {
     pub shim: ProcessId,
     pub leader: Option<ProcessId>,
     pub cgroup: Option<PathBuf>,
+}
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    pub result: SearchResult,
+    /// From where to look on when more has been written: what is not finished is looked at again.
+    pub resume: SearchCursor,
 }
 
 /// A search that runs beside the core, because it may take long.

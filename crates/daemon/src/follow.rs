@@ -10,9 +10,9 @@ use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
 use belay_record::{LogReader, MemoryLog, Piece, Stream};
 
-use crate::answer::Caller;
+use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
-use crate::core::Core;
+use crate::core::{Core, Task};
 use crate::event::{Action, ClientId, ShimId};
 use crate::world::World;
 
@@ -62,13 +62,26 @@ impl<W: World> Core<W> {
         if let Some(client) = self.clients.get_mut(&follow.client) {
             client.follows.retain(|other| *other != id);
         }
-        let Some(task) = self.tasks.get_mut(&follow.task) else { return };
-        task.follows.retain(|other| *other != id);
-        let (unwatched, shim) = (task.follows.is_empty(), task.shim);
-        if let Some(id) = shim.filter(|_| unwatched) {
-            if let Some(shim) = self.shims.get_mut(&id) {
-                shim.watched = false;
-            }
+        if let Some(task) = self.tasks.get_mut(&follow.task) {
+            task.follows.retain(|other| *other != id);
+            self.unwatch_output(&follow.task);
+        }
+    }
+
+    /// Whether somebody wants to know of every new output of the task.
+    pub(crate) fn is_watched(&self, task: &Task) -> bool {
+        let looks = |id: &u64| {
+            matches!(self.pending.get(id), Some(Pending { what: What::Wait { until: Some(_), .. }, .. }))
+        };
+        !task.follows.is_empty() || task.pending.iter().any(looks)
+    }
+
+    /// The shim need not say so any more, if nobody else wants to know.
+    pub(crate) fn unwatch_output(&mut self, task: &str) {
+        let Some(task) = self.tasks.get(task).filter(|task| !self.is_watched(task)) else { return };
+        let Some(id) = task.shim else { return };
+        if let Some(shim) = self.shims.get_mut(&id).filter(|shim| shim.watched) {
+            shim.watched = false;
             self.actions.push(Action::ToShim { shim: id, message: ToShim::Watch { on: false } });
         }
     }
@@ -85,8 +98,12 @@ impl<W: World> Core<W> {
         let Some(task) = self.shims.get(&shim).and_then(|shim| shim.task.clone()) else { return };
         let Some(task) = self.tasks.get_mut(&task) else { return };
         task.output_bytes = task.output_bytes.max(bytes);
-        for follow in task.follows.clone() {
+        let (follows, waits) = (task.follows.clone(), task.pending.clone());
+        for follow in follows {
             self.pump(follow);
+        }
+        for wait in waits {
+            self.wait_saw_output(wait, bytes);
         }
     }
 

@@ -8,7 +8,7 @@ use belay_model::{Event, Level, State, StopOrder, step};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::ClockName;
 use belay_protocol::shim::{LifeEvent, ToShim};
-use belay_protocol::task::{AnswerWhen, DetachParams, Met, OnDisconnect, TaskInfo, WaitResult};
+use belay_protocol::task::{AnswerWhen, DetachParams, Met, OnDisconnect, TaskInfo};
 use belay_record::{LogReader, MemoryLog};
 use serde_json::json;
 
@@ -88,8 +88,8 @@ impl<W: World> Core<W> {
 
     /// For whoever waits as a caller for a task that nobody waits for any more.
     pub(crate) fn answer_detached(&mut self, caller: &Caller, id: &str) {
-        if let Some(task) = self.live_info(id, true, None) {
-            self.reply(caller, &WaitResult { id: id.to_owned(), met: Met::Detached, task });
+        if let Some(info) = self.live_info(id, true, None) {
+            self.answer_wait(caller, info, Met::Detached, None, None);
         }
     }
 
@@ -143,9 +143,8 @@ impl<W: World> Core<W> {
             return;
         }
         let Some(Pending { caller, what, .. }) = self.take_pending(id) else { return };
-        if let What::Wait { task, .. } = what {
-            let result = WaitResult { id: task, met: Met::Detached, task: info.clone() };
-            return self.reply(&caller, &result);
+        if let What::Wait { .. } = what {
+            return self.answer_wait(&caller, info.clone(), Met::Detached, None, None);
         }
         let own = |follow: &u64| self.follows.get(follow).is_some_and(|follow| follow.answers(&caller));
         if let Some(follow) = follows.iter().copied().find(own) {

@@ -9,9 +9,7 @@ use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
     WriteResult as ShimWrite,
 };
-use belay_protocol::task::{
-    AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo, WaitResult, WriteResult,
-};
+use belay_protocol::task::{AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo, WriteResult};
 use belay_record::convert::{Wire as _, event_from_wire, outcome_info, status};
 use serde_json::{Map, Value, json};
 
@@ -174,6 +172,9 @@ impl<W: World> Core<W> {
             self.keep_memory(id, info.output.bytes, task.memory);
         }
         for pending in task.pending {
+            if self.look_once_more(pending) {
+                continue;
+            }
             if let Some(pending) = self.take_pending(pending) {
                 self.answer_ended(pending, &info, &task.follows);
             }
@@ -200,8 +201,8 @@ impl<W: World> Core<W> {
                 }
             }
             What::Inspect { .. } | What::Detach { .. } => self.reply(&caller, info),
-            What::Wait { task, .. } => {
-                self.reply(&caller, &WaitResult { id: task, met: Met::Ended, task: info.clone() });
+            What::Wait { until, .. } => {
+                self.answer_wait(&caller, info.clone(), Met::Ended, until.as_deref(), None);
             }
             What::Stop { .. } => self.reply(&caller, &stop_result(info)),
             What::Write { .. } => {

@@ -129,13 +129,14 @@ impl<W: World> Core<W> {
 
     /// Gives a recorded task to its shim.
     pub(crate) fn begin(&mut self, task_id: &str, shim_id: ShimId) {
+        let watched = self.tasks.get(task_id).is_some_and(|task| self.is_watched(task));
         let (Some(task), Some(shim)) = (self.tasks.get_mut(task_id), self.shims.get_mut(&shim_id)) else {
             return;
         };
         let Some(start) = task.start.take() else { return };
         shim.stage = ShimStage::Holding;
         shim.task = Some(task_id.to_owned());
-        shim.watched = !task.follows.is_empty();
+        shim.watched = watched;
         task.shim = Some(shim_id);
         task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
         if shim.watched {

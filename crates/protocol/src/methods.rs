@@ -86,7 +86,7 @@ methods! {
     TaskGet = "task/get" (task::GetParams) -> task::TaskInfo;
     /// Tasks, newest first.
     TaskList = "task/list" (task::ListParams) -> task::ListResult;
-    /// Wait for a task's end.
+    /// Wait for a task's end, for a match in its output, or for silence.
     TaskWait = "task/wait" (task::WaitParams) -> task::WaitResult;
     /// Stop a task and prove it.
     TaskStop = "task/stop" (task::StopParams) -> task::StopResult;

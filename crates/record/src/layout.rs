@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const INDEX_RECORD_BYTES: usize = 16;
 
+/// A run is given a new time at most this often, so that a stream without pause does not fill the index.
+pub(crate) const RUN_TIME_MS: i64 = 100;
+
 /// Where a byte came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {

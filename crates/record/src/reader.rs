@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::layout::{INDEX_RECORD_BYTES, Run, Stream, data_path, index_path, segment_starts};
+use crate::layout::{INDEX_RECORD_BYTES, RUN_TIME_MS, Run, Stream, data_path, index_path, segment_starts};
 use crate::memory::MemoryLog;
 
 /// A range of offsets that is not there, `[from, to)`.
@@ -86,6 +86,13 @@ impl LogReader {
     /// How much the log takes up.
     pub fn kept_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end - segment.start).sum()
+    }
+
+    /// When the last byte that is kept had been read from the task, at the latest; none if nothing is kept.
+    pub fn last_at_ms(&self) -> io::Result<Option<i64>> {
+        let last = self.read(self.end.saturating_sub(1), 1, None)?;
+        // A run of bytes is known by when it began, and may have gone on for so long.
+        Ok(last.pieces.last().map(|piece| piece.at_ms + RUN_TIME_MS))
     }
 
     /// Everything below `end` that is not there.

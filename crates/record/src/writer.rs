@@ -7,11 +7,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::layout::{INDEX_RECORD_BYTES, Run, Stream, data_path, index_path};
+use crate::layout::{INDEX_RECORD_BYTES, RUN_TIME_MS, Run, Stream, data_path, index_path};
 use crate::memory::MemoryLog;
-
-/// A run is given a new time at most this often, so that a stream without pause does not fill the index.
-const RUN_TIME_MS: i64 = 100;
 
 /// After so many gaps nothing more is written: the list of gaps is bounded too.
 const MAX_GAPS: usize = 1_000;

@@ -231,7 +231,7 @@ impl World {
     #[track_caller]
     pub fn wait_ended(&self, id: &str) -> TaskInfo {
         let limit_ms = u64::try_from(LONG.as_millis()).unwrap();
-        let params = WaitParams { id: id.to_owned(), timeout_ms: Some(limit_ms), attach: false };
+        let params = WaitParams { timeout_ms: Some(limit_ms), ..WaitParams::for_end(id) };
         let WaitResult { met, task, .. } = self.client().call::<TaskWait>(&params).unwrap();
         assert_eq!(met, Met::Ended, "the task did not end: {task:?}");
         task

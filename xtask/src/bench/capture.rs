@@ -54,8 +54,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
 fn captured(client: &mut Client, params: &StartParams) -> Outcome<Duration> {
     let began = Instant::now();
     let id = client.call::<TaskStart>(params)?.id;
-    let ended =
-        client.call::<TaskWait>(&WaitParams { id: id.clone(), timeout_ms: None, attach: false })?.task;
+    let ended = client.call::<TaskWait>(&WaitParams::for_end(&id))?.task;
     let took = began.elapsed();
     ended_well(ended.status)?;
     if ended.output.bytes != BYTES || !ended.output.gaps.is_empty() {

@@ -1,11 +1,16 @@
-//! `belay wait`: until all of them have ended. With one id the exit code is the task's own.
+//! `belay wait`: until tasks have ended, or one of their lines matches, or they are silent; all of them, or so many.
+//! With one id and nothing but its end to wait for, the exit code is the task's own.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use belay_protocol::RpcError;
 use belay_protocol::methods::TaskWait;
-use belay_protocol::task::{Met, Status, TaskInfo, WaitParams};
+use belay_protocol::output::{SearchCursor, StreamName};
+use belay_protocol::task::{MatchParams, Met, Status, TaskInfo, WaitParams, WaitResult};
 
-use crate::args::WaitArgs;
+use crate::args::{Stream, WaitArgs};
 use crate::context::Context;
 use crate::duration::{self, millis};
 use crate::error::CliError;
@@ -18,53 +23,131 @@ use crate::ui::text::one_line;
 const LONGEST: Duration = Duration::from_mins(10);
 
 pub(crate) fn run(args: &WaitArgs, context: &mut Context) -> Result<u8, CliError> {
-    let deadline = args.timeout.map(|limit| Instant::now() + limit);
-    let left = || deadline.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()).min(LONGEST));
-    let ask = |id: &str| WaitParams { id: id.to_owned(), timeout_ms: Some(millis(left())), attach: false };
+    let wanted = args.any.map_or(usize::MAX, |any| any as usize);
+    if args.any.is_some() && (wanted > args.ids.len() || args.ids.len() > many::WINDOW) {
+        let message = format!(
+            "{wanted} of {} cannot be waited for",
+            human::count(args.ids.len() as u64, "task", "tasks")
+        );
+        return Err(CliError::usage(message)
+            .hint(format!("--any N takes at least N tasks, and at most {}", many::WINDOW)));
+    }
+    let waiting = Waiting {
+        args,
+        deadline: args.timeout.map(|limit| Instant::now() + limit),
+        cursors: RefCell::default(),
+    };
     let mut codes = Vec::new();
-    let alone = args.ids.len() == 1;
-    many::each::<TaskWait>(context, &args.ids, ask, |context, id, result| {
-        let waited = match result {
-            Ok(waited) => waited,
-            Err(error) if alone => return Err(error.into()),
-            Err(error) => {
-                if args.json {
-                    context.out.json(&Refused { id, error: &error })?;
-                }
-                context.complain(&error.into());
-                codes.push(1);
-                return Ok(Next::Done);
-            }
-        };
-        let over = deadline.is_some_and(|at| Instant::now() >= at);
-        if waited.met == Met::Timeout && !over {
-            return Ok(Next::Again);
-        }
-        codes.push(code(&waited.task, waited.met, alone));
-        if args.json {
-            context.out.json(&waited)?;
-        } else if waited.met == Met::Ended {
-            context.out.line(&one_line(&line(&waited.task)))?;
-        } else {
-            let limit = duration::format(args.timeout.unwrap_or_default());
-            context.note(&format!(
-                "{} is still {} after {limit}",
-                waited.id,
-                outcome::status_name(waited.task.status)
-            ));
-        }
-        context.out.flush()?;
-        Ok(Next::Done)
-    })?;
+    many::each::<TaskWait>(
+        context,
+        &args.ids,
+        |id| waiting.params(id),
+        |context, id, result| {
+            let Some(code) = waiting.answer(context, id, result)? else { return Ok(Next::Again) };
+            codes.push(code);
+            context.out.flush()?;
+            Ok(if codes.len() >= wanted { Next::Enough } else { Next::Done })
+        },
+    )?;
     Ok(codes.into_iter().max().unwrap_or(0))
 }
 
-fn code(task: &TaskInfo, met: Met, alone: bool) -> u8 {
-    match met {
-        // Only a caller in the foreground is answered so, which this command is not.
-        Met::Timeout | Met::Detached => 1,
-        Met::Ended if alone => outcome::exit_code(task),
-        Met::Ended => u8::from(task.status != Status::Completed),
+struct Waiting<'a> {
+    args: &'a WaitArgs,
+    deadline: Option<Instant>,
+    /// How far the output of each task has been looked through.
+    cursors: RefCell<HashMap<String, SearchCursor>>,
+}
+
+impl Waiting<'_> {
+    fn params(&self, id: &str) -> WaitParams {
+        let left =
+            self.deadline.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()).min(LONGEST));
+        let matching = self.args.matching.clone().map(|pattern| MatchParams {
+            pattern,
+            after: self.args.after,
+            stream: self.args.stream.map(|stream| match stream {
+                Stream::Stdout => StreamName::Stdout,
+                Stream::Stderr => StreamName::Stderr,
+            }),
+            cursor: self.cursors.borrow().get(id).copied(),
+        });
+        WaitParams {
+            timeout_ms: Some(millis(left)),
+            matching,
+            silence_ms: self.args.silence.map(millis),
+            ..WaitParams::for_end(id)
+        }
+    }
+
+    /// The exit code that an answer stands for; none if it is to be asked again.
+    fn answer(
+        &self,
+        context: &mut Context,
+        id: &str,
+        result: Result<WaitResult, RpcError>,
+    ) -> Result<Option<u8>, CliError> {
+        let waited = match result {
+            Ok(waited) => waited,
+            Err(error) if self.args.ids.len() == 1 => return Err(error.into()),
+            Err(error) => {
+                if self.args.json {
+                    context.out.json(&Refused { id, error: &error })?;
+                }
+                context.complain(&error.into());
+                return Ok(Some(1));
+            }
+        };
+        let over = self.deadline.is_some_and(|at| Instant::now() >= at);
+        if waited.met == Met::Timeout && !over {
+            let next = waited.next.map(|next| (id.to_owned(), next.cursor));
+            self.cursors.borrow_mut().extend(next);
+            return Ok(None);
+        }
+        if self.args.json {
+            context.out.json(&waited)?;
+        } else {
+            self.tell(context, &waited)?;
+        }
+        Ok(Some(self.code(&waited)))
+    }
+
+    fn tell(&self, context: &mut Context, waited: &WaitResult) -> Result<(), CliError> {
+        let id = &waited.id;
+        let told = match (waited.met, &waited.line) {
+            (Met::Ended, _) if self.args.matching.is_some() => {
+                context.note(&format!("no line of {id} matched"));
+                line(&waited.task)
+            }
+            (Met::Ended, _) => line(&waited.task),
+            (Met::Match, Some(found)) => {
+                format!("{id} matched at {}: {}", found.line.offset, found.line.text.to_text_lossy())
+            }
+            (Met::Silence, _) => {
+                format!("{id} wrote nothing for {}", duration::format(self.args.silence.unwrap_or_default()))
+            }
+            (Met::Match | Met::Timeout | Met::Detached, _) => {
+                let limit = duration::format(self.args.timeout.unwrap_or_default());
+                context.note(&format!(
+                    "{id} is still {} after {limit}",
+                    outcome::status_name(waited.task.status)
+                ));
+                return Ok(());
+            }
+        };
+        context.out.line(&one_line(&told))
+    }
+
+    fn code(&self, waited: &WaitResult) -> u8 {
+        let for_end = self.args.matching.is_none() && self.args.silence.is_none();
+        match waited.met {
+            Met::Match | Met::Silence => 0,
+            // Only a caller in the foreground is told of a detach, which this command is not.
+            Met::Timeout | Met::Detached => 1,
+            Met::Ended if !for_end => 1,
+            Met::Ended if self.args.ids.len() == 1 => outcome::exit_code(&waited.task),
+            Met::Ended => u8::from(waited.task.status != Status::Completed),
+        }
     }
 }
 

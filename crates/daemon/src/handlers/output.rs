@@ -1,27 +1,25 @@
 //! `output/read search follow`: the bytes of a task, by absolute offset. The files are read, never changed.
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{
-    FollowParams, FollowResult, From, ReadParams, ReadResult, SearchParams, SearchResult,
-};
-use belay_protocol::rpc::RequestId;
+use belay_protocol::output::{FollowParams, FollowResult, From, ReadParams, ReadResult, SearchParams};
 use belay_record::convert::Wire as _;
 use belay_record::reader::cut_at_character;
 use belay_record::{LogReader, Stream};
+use regex::bytes::Regex;
 
-use crate::answer::{Caller, What};
+use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
-use crate::event::{Action, ClientId, Search};
+use crate::event::{Action, Search, Searched};
 use crate::follow::{Follow, chunk};
 use crate::world::World;
 
 /// The output of one task as it is now.
-struct Now {
-    id: String,
-    log: LogReader,
-    bytes: u64,
-    ended: bool,
+pub(crate) struct Now {
+    pub(crate) id: String,
+    pub(crate) log: LogReader,
+    pub(crate) bytes: u64,
+    pub(crate) ended: bool,
 }
 
 impl<W: World> Core<W> {
@@ -32,7 +30,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn output_now(&self, id: &str) -> Result<Now, RpcError> {
+    pub(crate) fn output_now(&self, id: &str) -> Result<Now, RpcError> {
         let entry = self.entry(&self.resolve(id)?)?;
         let log = self.log_of(&entry.id).map_err(|error| {
             RpcError::new(
@@ -74,53 +72,35 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn output_search(&mut self, caller: &Caller, params: SearchParams) {
-        const PATTERN_BYTES: usize = 10_000;
-        const COMPILED_BYTES: usize = 4 * 1024 * 1024;
-        if params.pattern.len() > PATTERN_BYTES {
-            return self
-                .fail(caller, RpcError::invalid("pattern", "the pattern is longer than 10 000 bytes"));
-        }
         if params.context > SearchParams::MAX_CONTEXT {
             let message = format!("at most {} lines of context can be shown", SearchParams::MAX_CONTEXT);
             return self.fail(caller, RpcError::invalid("context", message));
         }
-        let built = regex::bytes::RegexBuilder::new(&params.pattern).size_limit(COMPILED_BYTES).build();
-        let pattern = match built {
-            Ok(pattern) => pattern,
-            Err(error) => {
-                let message = format!("that is no regular expression: {error}");
-                return self.fail(caller, RpcError::invalid("pattern", message));
-            }
-        };
-        match self.output_now(&params.id) {
+        let found = compile(&params.pattern).and_then(|pattern| self.prepare_search(params, pattern));
+        match found {
             Err(error) => self.fail(caller, error),
-            Ok(now) => {
-                let dir = self.config.task_dir(&now.id);
-                let params = SearchParams { id: now.id, ..params };
-                let memory = self.memory_of(&params.id);
-                let search = Search { params, pattern, dir, memory, bytes: now.bytes, ended: now.ended };
-                let Caller { client, request } = caller.clone();
-                self.promise(caller.clone(), What::Search, None);
-                self.actions.push(Action::Search { client, request, search: Box::new(search) });
+            Ok(what) => {
+                let search = self.promise(caller.clone(), What::Search, None);
+                self.actions.push(Action::Search { search, what: Box::new(what) });
             }
         }
     }
 
-    pub(crate) fn searched(
-        &mut self,
-        client: ClientId,
-        request: Option<RequestId>,
-        result: Result<SearchResult, RpcError>,
-    ) {
-        let is_this = |caller: &Caller| caller.client == client && caller.request == request;
-        let found = self
-            .pending
-            .iter()
-            .find(|(_, pending)| matches!(pending.what, What::Search) && is_this(&pending.caller));
-        let Some(id) = found.map(|(id, _)| *id) else { return };
-        let Some(pending) = self.take_pending(id) else { return };
+    pub(crate) fn prepare_search(&self, params: SearchParams, pattern: Regex) -> Result<Search, RpcError> {
+        let now = self.output_now(&params.id)?;
+        let dir = self.config.task_dir(&now.id);
+        let memory = self.memory_of(&now.id);
+        let params = SearchParams { id: now.id, ..params };
+        Ok(Search { params, pattern, dir, memory, bytes: now.bytes, ended: now.ended })
+    }
+
+    pub(crate) fn searched(&mut self, search: u64, result: Result<Searched, RpcError>) {
+        if let Some(Pending { what: What::Wait { .. }, .. }) = self.pending.get(&search) {
+            return self.looked_for_match(search, result);
+        }
+        let Some(pending) = self.take_pending(search) else { return };
         match result {
-            Ok(result) => self.reply(&pending.caller, &result),
+            Ok(found) => self.reply(&pending.caller, &found.result),
             Err(error) => self.fail(&pending.caller, error),
         }
     }
@@ -159,6 +139,16 @@ impl<W: World> Core<W> {
             }
         }
     }
+}
+
+pub(crate) fn compile(pattern: &str) -> Result<Regex, RpcError> {
+    const PATTERN_BYTES: usize = 10_000;
+    const COMPILED_BYTES: usize = 4 * 1024 * 1024;
+    if pattern.len() > PATTERN_BYTES {
+        return Err(RpcError::invalid("pattern", "the pattern is longer than 10 000 bytes"));
+    }
+    let built = regex::bytes::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES).build();
+    built.map_err(|error| RpcError::invalid("pattern", format!("that is no regular expression: {error}")))
 }
 
 fn unreadable(error: std::io::Error) -> RpcError {

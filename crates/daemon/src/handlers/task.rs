@@ -1,4 +1,4 @@
-//! `task/get list wait stop write remove`: looking at tasks, waiting for them, ending them, forgetting them.
+//! `task/get list stop write remove`: looking at tasks, ending them, forgetting them.
 
 use belay_model::{Level, Outcome, State, StopOrder};
 use belay_protocol::Timestamp;
@@ -6,8 +6,8 @@ use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::{OutputInfo, Receipt};
 use belay_protocol::shim::{EndRecord, ToShim};
 use belay_protocol::task::{
-    GetParams, ListParams, ListResult, Met, RemoveParams, RemoveResult, StopParams, StopResult, StopVerdict,
-    TaskInfo, WaitParams, WaitResult, WriteParams,
+    GetParams, ListParams, ListResult, RemoveParams, RemoveResult, StopParams, StopResult, StopVerdict,
+    TaskInfo, WriteParams,
 };
 use belay_record::convert::Wire as _;
 
@@ -94,28 +94,6 @@ impl<W: World> Core<W> {
         found.truncate(limit);
         let next_cursor = found.last().filter(|_| more).map(|(number, _)| number.to_string());
         Ok(ListResult { tasks: found.into_iter().map(|(_, info)| info).collect(), next_cursor })
-    }
-
-    pub(crate) fn task_wait(&mut self, caller: &Caller, params: &WaitParams) {
-        let within = params.timeout_ms.unwrap_or(bounds::WAIT_MS).min(bounds::WAIT_MS);
-        let found = self.resolve(&params.id).and_then(|id| self.entry(&id));
-        match found {
-            Err(error) => self.fail(caller, error),
-            Ok(entry) if self.tasks.contains_key(&entry.id) => {
-                let attached = params.attach;
-                if attached && self.tasks.get(&entry.id).is_some_and(|task| task.state.detached()) {
-                    return self.answer_detached(caller, &entry.id);
-                }
-                if attached {
-                    self.called_by(&entry.id, caller.client);
-                }
-                self.promise(caller.clone(), What::Wait { task: entry.id, attached }, Some(within));
-            }
-            Ok(entry) => {
-                let task = Self::ended_info(&entry);
-                self.reply(caller, &WaitResult { id: entry.id, met: Met::Ended, task });
-            }
-        }
     }
 
     pub(crate) fn task_stop(&mut self, caller: &Caller, params: &StopParams) {

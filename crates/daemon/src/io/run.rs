@@ -138,7 +138,7 @@ impl Hub {
                 }
             }
             Action::KillLost(lost) => shims::kill_lost(self, *lost),
-            Action::Search { client, request, search } => search::run(self, client, request, *search),
+            Action::Search { search, what } => search::run(self, search, *what),
             Action::ReadLine { reading, params } => reading::run(self, reading, *params),
             Action::RemoveDir { path } => {
                 // What cannot be removed now is removed by the next look at the directory.

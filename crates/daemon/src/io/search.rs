@@ -13,15 +13,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{SearchCursor, SearchResult};
-use belay_protocol::rpc::RequestId;
+use belay_protocol::output::{SearchCursor, SearchResult, StreamName};
 use belay_record::convert::Wire as _;
 use belay_record::{Gap, LogReader, Slice, Stream};
 
 use self::lines::{Lines, Place};
 use self::page::Page;
 use super::run::Hub;
-use crate::event::{ClientId, Event, Search};
+use crate::event::{Event, Search, Searched};
 
 /// The bounds of one call.
 #[derive(Clone, Copy, Debug)]
@@ -45,10 +44,10 @@ const LIMITS: Limits = Limits {
     answer_bytes: 1024 * 1024,
 };
 
-pub(crate) fn run(hub: &Rc<Hub>, client: ClientId, request: Option<RequestId>, search: Search) {
+pub(crate) fn run(hub: &Rc<Hub>, search: u64, what: Search) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        let done = tokio::task::spawn_blocking(move || open(&search)).await;
+        let done = tokio::task::spawn_blocking(move || open(&what)).await;
         let result = match done {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(error)) => {
@@ -56,11 +55,11 @@ pub(crate) fn run(hub: &Rc<Hub>, client: ClientId, request: Option<RequestId>, s
             }
             Err(_) => Err(RpcError::new(ErrorKind::Internal, "the search broke off")),
         };
-        hub.dispatch(Event::Searched { client, request, result: Box::new(result) });
+        hub.dispatch(Event::Searched { search, result: Box::new(result) });
     });
 }
 
-fn open(search: &Search) -> io::Result<SearchResult> {
+fn open(search: &Search) -> io::Result<Searched> {
     let log = match &search.memory {
         Some(memory) => LogReader::in_memory(Arc::clone(memory))?,
         None => LogReader::open(&search.dir)?,
@@ -68,7 +67,7 @@ fn open(search: &Search) -> io::Result<SearchResult> {
     look_through(&log, search, &LIMITS)
 }
 
-fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<SearchResult> {
+fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<Searched> {
     let params = &search.params;
     let mut begin = params.cursor.unwrap_or(SearchCursor { at: params.after, ..SearchCursor::default() });
     // What is there when the search begins, and no more: a task that writes without pause would let it never end, and
@@ -80,7 +79,12 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
     let mut lines = Lines::at(place, log, limits.line_bytes)?;
     let mut page = Page::new(params, &search.pattern, limits, begin);
     let mut flow = scan(log, search, limits, &mut lines, &mut page)?;
+    let mut resume = SearchCursor { until: None, ..page.settled };
+    let finished = page.lines.len();
     if flow.is_continue() {
+        // What has no end yet may still come to match.
+        [resume.stdout, resume.stderr] = lines.place(until).open;
+        resume.at = until;
         flow = lines.cut(until, |whole| page.line(whole, !has_ended));
     }
     let complete = flow.is_continue();
@@ -90,7 +94,14 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
     }
     let next = (!complete).then_some(page.settled);
     let Page { lines, gaps, .. } = page;
-    Ok(SearchResult { id: params.id.clone(), lines, gaps, next, bytes: search.bytes, complete })
+    for found in lines.iter().skip(finished).filter(|found| found.line.matched) {
+        match found.line.stream {
+            StreamName::Stdout => resume.stdout = None,
+            StreamName::Stderr => resume.stderr = None,
+        }
+    }
+    let result = SearchResult { id: params.id.clone(), lines, gaps, next, bytes: search.bytes, complete };
+    Ok(Searched { result, resume })
 }
 
 /// Looks at every line that ends in what is there, or at as many as one page takes.

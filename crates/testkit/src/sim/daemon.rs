@@ -120,9 +120,9 @@ impl Sim {
                 let at = now + self.rng.pick(&[0, 5, 40]);
                 self.agenda.add(at, &mut self.rng, Job::KillLost { daemon: generation, lost });
             }
-            Action::Search { client, request, .. } => {
+            Action::Search { search, .. } => {
                 let result = Box::new(Err(RpcError::new(ErrorKind::Internal, "nothing is searched here")));
-                self.owe(generation, 1, Event::Searched { client, request, result });
+                self.owe(generation, 1, Event::Searched { search, result });
             }
             Action::ReadLine { reading, .. } => {
                 self.owe(generation, 1, Event::LineRead { reading, result: None });

@@ -162,7 +162,7 @@ impl<'a> Foreground<'a> {
             return Ok(());
         };
         if self.last.is_none() {
-            let params = WaitParams { id, timeout_ms: None, attach: true };
+            let params = WaitParams { attach: true, ..WaitParams::for_end(id) };
             self.awaited = Awaited::Wait(self.client.send::<TaskWait>(&params)?);
         }
         Ok(())

@@ -62,6 +62,11 @@ impl Lines {
         Ok(Self { held, line_bytes })
     }
 
+    /// Where these lines are, having seen everything before `at`.
+    pub(super) fn place(&self, at: u64) -> Place {
+        Place { at, open: self.held.each_ref().map(|held| held.as_ref().map(|held| held.offset)) }
+    }
+
     /// Takes what comes next, and hands on each line that ends within it.
     pub(super) fn take(
         &mut self,
@@ -117,8 +122,7 @@ impl Lines {
 
     fn end(&mut self, stream: Stream, at: u64) -> Option<Whole> {
         let Held { offset, text } = self.held[side(stream)].take()?;
-        let open = self.held.each_ref().map(|held| held.as_ref().map(|held| held.offset));
-        Some(Whole { stream, offset, text, behind: Place { at, open } })
+        Some(Whole { stream, offset, text, behind: self.place(at) })
     }
 }
 

@@ -66,7 +66,7 @@ fn pages(dir: &Path, search: &mut Search, limits: &Limits) -> Vec<SearchResult> 
     let mut pages = Vec::new();
     search.params.cursor = None;
     loop {
-        let page = look_through(&LogReader::open(dir).unwrap(), search, limits).unwrap();
+        let page = look_through(&LogReader::open(dir).unwrap(), search, limits).unwrap().result;
         let next = page.next;
         assert_eq!(page.complete, next.is_none());
         pages.push(page);
@@ -196,7 +196,7 @@ proptest! {
         append(&mut log, &writes);
         let mut found = Vec::new();
         for (stream, data) in more.iter().chain(std::iter::repeat(&(Stream::Stdout, b"b\n".to_vec()))) {
-            let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &limits).unwrap();
+            let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &limits).unwrap().result;
             search.params.cursor = page.next;
             found.extend(page.lines.into_iter().map(Shown::of));
             if page.complete {
@@ -277,7 +277,7 @@ fn a_line_whose_head_goes_while_pages_are_read_is_shown_without_it() {
     let mut search = search("err|end", 0, None);
     let mut found = Vec::new();
     loop {
-        let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap();
+        let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
         found.extend(page.lines.into_iter().map(Shown::of));
         search.params.cursor = page.next;
         let Some(next) = page.next else { break };
@@ -321,7 +321,7 @@ fn a_cursor_that_nobody_gave_does_no_harm() {
             let (number, owed) = (u64::MAX, u32::MAX);
             let cursor = SearchCursor { at, until, stdout: open, stderr: open, number, owed };
             search.params.cursor = Some(cursor);
-            let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap();
+            let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
             assert!(page.complete && page.lines.len() <= 5, "{page:?}");
         }
     }
