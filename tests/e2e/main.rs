@@ -11,6 +11,7 @@ mod adopt;
 mod attacks;
 mod bad_days;
 mod bad_disks;
+mod brief;
 mod clocks;
 mod crash;
 mod crash_points;

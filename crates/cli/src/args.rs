@@ -55,6 +55,7 @@ verbs! {
     "logs" Logs(LogsArgs), "Show what a task wrote",
     "  belay logs sh-4f                      all of it
   belay logs sh-4f -f --tail 20         the last lines, and what comes
+  belay logs sh-4f --brief              its state, and the head and tail of its output
   belay logs sh-4f --grep 'error|warn' --context 2
   belay logs sh-4f --stream stderr --raw > errors.bin";
     "wait" Wait(WaitArgs), "Wait until tasks have ended, have written something, or have fallen silent",
@@ -251,6 +252,13 @@ pub(crate) struct LogsArgs {
         value_parser = clap::value_parser!(u32).range(..=i64::from(belay_protocol::output::SearchParams::MAX_CONTEXT)),
     )]
     pub(crate) context: u32,
+    /// For a model, or anybody with little room: the task and what to do next, then the head and the tail of its output
+    /// within so many bytes
+    #[arg(
+        long, value_name = "SIZE", value_parser = size, num_args = 0..=1, default_missing_value = "16K", require_equals = true,
+        conflicts_with_all = ["follow", "tail", "grep", "stream", "raw", "json"],
+    )]
+    pub(crate) brief: Option<u64>,
     /// The bytes and nothing else, also on a terminal
     #[arg(long, conflicts_with_all = ["json", "grep"])]
     pub(crate) raw: bool,

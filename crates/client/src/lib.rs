@@ -7,6 +7,7 @@
 mod call;
 mod connect;
 mod error;
+mod excerpt;
 mod lines;
 mod places;
 mod start;
@@ -16,5 +17,6 @@ mod tests;
 pub use call::{Client, Message, Notification, Response, decode};
 pub use connect::check_runtime_dir;
 pub use error::ClientError;
+pub use excerpt::{Excerpt, Part, report};
 pub use places::{Places, PlacesError, SOCKET_PATH_LIMIT};
 pub use start::start_daemon;

@@ -1,5 +1,7 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
+mod wait;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -7,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, SurvivorInfo};
-use crate::output::{SearchCursor, SearchLine, StreamName};
 use crate::shell::LineInfo;
 use crate::time::Timestamp;
+
+pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
 
 /// What to run: `argv`, or a `line` for a shell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -336,86 +339,6 @@ pub struct ListResult {
     pub tasks: Vec<TaskInfo>,
     #[serde(default)]
     pub next_cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WaitParams {
-    pub id: String,
-    /// At most ten minutes; ask again to wait longer. Default: ten minutes.
-    #[serde(default)]
-    pub timeout_ms: Option<u64>,
-    /// Wait as its caller does, in the foreground: a detach answers this wait, and the end of this connection is dealt with
-    /// as the end of the caller's.
-    #[serde(default)]
-    pub attach: bool,
-    /// Until a line of its output matches. What is there already counts; the end of the task ends the wait too.
-    #[serde(default, rename = "match")]
-    pub matching: Option<MatchParams>,
-    /// Until it has written nothing for so long. The silence before this wait counts.
-    #[serde(default)]
-    pub silence_ms: Option<u64>,
-}
-
-impl WaitParams {
-    /// A wait for nothing but the end.
-    pub fn for_end(id: impl Into<String>) -> Self {
-        Self { id: id.into(), timeout_ms: None, attach: false, matching: None, silence_ms: None }
-    }
-}
-
-/// What a line of output is to match, as in `output/search`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MatchParams {
-    pub pattern: String,
-    /// Where the search begins, if there is no cursor.
-    #[serde(default)]
-    pub after: u64,
-    #[serde(default)]
-    pub stream: Option<StreamName>,
-    /// What an earlier wait for the same gave to go on with.
-    #[serde(default)]
-    pub cursor: Option<SearchCursor>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Met {
-    Ended,
-    /// It goes on, and whoever waited as its caller is released.
-    Detached,
-    Match,
-    Silence,
-    Timeout,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WaitResult {
-    pub id: String,
-    pub met: Met,
-    /// The line that matched.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<SearchLine>,
-    /// How to go on looking for a match, missing nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<NextMatch>,
-    pub task: TaskInfo,
-}
-
-/// From where the next wait for a match looks on: exactly, with the cursor; or from the beginning of the oldest line that
-/// is not finished, with the offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NextMatch {
-    pub after: u64,
-    pub cursor: SearchCursor,
-}
-
-impl From<SearchCursor> for NextMatch {
-    fn from(cursor: SearchCursor) -> Self {
-        let open = [cursor.stdout, cursor.stderr].into_iter().flatten();
-        Self { after: open.chain([cursor.at]).min().unwrap_or(cursor.at), cursor }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

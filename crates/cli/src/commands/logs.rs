@@ -1,5 +1,7 @@
 //! `belay logs`: what a task wrote, read by absolute offset, followed, or searched.
 
+mod brief;
+
 use std::time::Duration;
 
 use belay_client::Client;
@@ -19,6 +21,9 @@ use crate::ui::filter::Filter;
 const MAX_FRUITLESS: u32 = 5;
 
 pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<u8, CliError> {
+    if let Some(budget) = args.brief {
+        return brief::run(args, budget, context);
+    }
     if let Some(pattern) = &args.grep {
         return grep(args, pattern, context);
     }

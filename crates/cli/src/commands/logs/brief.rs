@@ -1,0 +1,55 @@
+//! `belay logs --brief`: one task for somebody with little room to read, first of all a model.
+
+use belay_client::{Excerpt, Part, report};
+use belay_protocol::methods::TaskGet;
+use belay_protocol::task::{GetParams, TaskInfo};
+
+use crate::args::LogsArgs;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::outcome;
+use crate::ui::filter::Filter;
+
+pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result<u8, CliError> {
+    let mut client = context.connect()?;
+    let task = client.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
+    let budget = usize::try_from(budget).unwrap_or(usize::MAX);
+    let excerpt = Excerpt::read(&mut client, &task.id, args.after.unwrap_or(0), budget)?;
+    let text = report(&task, &status(&task), &next(&task, &excerpt), &excerpt);
+    if context.term.stdout {
+        let mut filter = Filter::default();
+        context.out.bytes(&filter.feed(text.as_bytes()))?;
+        context.out.bytes(&filter.finish())?;
+    } else {
+        context.out.bytes(text.as_bytes())?;
+    }
+    Ok(0)
+}
+
+fn status(task: &TaskInfo) -> String {
+    outcome::left_words(task).map_or_else(|| outcome::sentence(task), |left| format!("running ({left})"))
+}
+
+/// What can be done now: read what was left out, wait for more, or end it.
+pub(crate) fn next(task: &TaskInfo, excerpt: &Excerpt) -> String {
+    let id = &task.id;
+    let left_out = excerpt.parts.iter().find_map(|part| match part {
+        Part::LeftOut { from, .. } => Some(*from),
+        Part::Text { .. } | Part::NotKept { .. } => None,
+    });
+    let mut steps = Vec::new();
+    if let Some(from) = left_out {
+        steps.push(format!("belay logs {id} --brief --after {from} for what is left out"));
+        steps.push(format!("belay logs {id} --grep REGEX to search it"));
+    }
+    if !task.status.is_ended() {
+        steps.push(format!("belay logs {id} --brief --after {} for what comes", excerpt.to));
+        steps.push(format!("belay wait {id} --timeout 50s"));
+        steps.push(format!("belay stop {id}"));
+    }
+    if steps.is_empty() {
+        "nothing: it has ended, and this is all of it".to_owned()
+    } else {
+        steps.join("; ")
+    }
+}
