@@ -8,6 +8,7 @@
 )]
 
 mod adopt;
+mod attach;
 mod attacks;
 mod bad_days;
 mod bad_disks;
@@ -24,6 +25,7 @@ mod hostile;
 mod lost;
 mod output;
 mod patient;
+mod people;
 mod pressure;
 mod raw;
 mod retention;
@@ -31,6 +33,7 @@ mod start;
 mod stop;
 mod stubborn;
 mod support;
+mod terminal;
 mod tour;
 mod versions;
 mod zoo;

@@ -77,7 +77,9 @@ pub(crate) fn runs_on(task: &TaskInfo) -> String {
 }
 
 pub(crate) fn go_on(task: &TaskInfo) -> String {
-    format!("belay logs -f {0} to follow it, belay stop {0} to end it", task.id)
+    let see = if task.pty.is_some() { "belay attach" } else { "belay logs -f" };
+    let what = if task.pty.is_some() { "come back to it" } else { "follow it" };
+    format!("{see} {0} to {what}, belay stop {0} to end it", task.id)
 }
 
 fn spawn_code(outcome: &OutcomeInfo) -> u8 {

@@ -5,3 +5,4 @@ mod event;
 mod output;
 mod task;
 pub(crate) mod task_start;
+pub(crate) mod terminal;

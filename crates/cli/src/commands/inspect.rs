@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, TaskInfo};
+use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, Size, TaskInfo};
 
 use crate::args::InspectArgs;
 use crate::context::{self, Context};
@@ -122,6 +122,9 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
 }
 
 fn output(block: &mut Block, task: &TaskInfo) {
+    if let Some(Size { rows, cols }) = task.pty {
+        block.line("Terminal", &format!("{rows} rows, {cols} columns"));
+    }
     let sums = &task.output;
     let place = if sums.on_disk { "on disk" } else { "in memory" };
     let first = if sums.first > 0 { format!(", readable from {}", sums.first) } else { String::new() };

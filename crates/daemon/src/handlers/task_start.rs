@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
+use super::terminal::{TERM, check_size};
 use belay_model::{Kind, Policy, State, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -238,6 +239,7 @@ impl<W: World> Core<W> {
             detached_by: None,
             on_disconnect: params.on_disconnect,
             clocks,
+            pty: params.pty,
             fingerprint,
             proof: fingerprint::keyed(&self.key, secret.as_bytes()),
             boot: self.boot.clone(),
@@ -267,7 +269,8 @@ impl<W: World> Core<W> {
             cwd: params.cwd.clone(),
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
-            stdin: params.stdin,
+            stdin: params.stdin || params.pty.is_some(),
+            pty: params.pty,
             detached: params.detached,
             clocks,
             output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
@@ -320,7 +323,10 @@ fn environment(params: &StartParams, id: &str, secret: &str, home: &[u8]) -> Vec
         let name = entry.0.split(|byte| *byte == b'=').next().unwrap_or_default();
         set.iter().any(|(other, _)| *other == name)
     };
-    let inherited = params.env.iter().filter(|entry| !is_set(entry)).cloned();
+    let named =
+        params.env.iter().any(|entry| entry.0.starts_with(b"TERM=")) || params.set_env.contains_key("TERM");
+    let term = Some(Bytes::from(TERM)).filter(|_| params.pty.is_some() && !named);
+    let inherited = params.env.iter().filter(|entry| !is_set(entry)).cloned().chain(term);
     let added = set.iter().map(|(name, value)| Bytes([*name, b"=", *value].concat()));
     inherited.chain(added).collect()
 }
@@ -360,6 +366,9 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
     ];
     for (field, limit) in clocks {
         check_clock(field, limit)?;
+    }
+    if let Some(size) = params.pty {
+        check_size("pty", size)?;
     }
     if params.umask.is_some_and(|umask| umask > 0o777) {
         return Err(RpcError::invalid("umask", "a mask is at most 0777"));
