@@ -8,6 +8,7 @@
 )]
 
 mod adopt;
+mod attach;
 mod attacks;
 mod bad_days;
 mod bad_disks;
@@ -26,6 +27,7 @@ mod lines;
 mod lost;
 mod output;
 mod patient;
+mod people;
 mod pressure;
 mod raw;
 mod retention;
@@ -33,6 +35,7 @@ mod start;
 mod stop;
 mod stubborn;
 mod support;
+mod terminal;
 mod tour;
 mod versions;
 mod wait;

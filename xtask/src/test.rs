@@ -8,8 +8,20 @@ use crate::run::{Outcome, cargo, command, lines, succeed, succeeds_quietly};
 use crate::{generate, tidy};
 
 /// Programs that the tests use, and the Debian package of each.
-const PROGRAMS: &[(&str, &str)] =
-    &[("bash", "bash"), ("setpriv", "util-linux"), ("setsid", "util-linux"), ("cc", "gcc"), ("sh", "dash")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("bash", "bash"),
+    ("setpriv", "util-linux"),
+    ("setsid", "util-linux"),
+    ("script", "bsdutils"),
+    ("cc", "gcc"),
+    ("sh", "dash"),
+    ("tmux", "tmux"),
+    ("vim", "vim"),
+    ("less", "less"),
+    ("ps", "procps"),
+    ("top", "procps"),
+    ("python3", "python3"),
+];
 
 /// Makes the tests do what takes minutes, too.
 const LONG: &str = "BELAY_TEST_LONG";

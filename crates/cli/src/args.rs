@@ -8,6 +8,7 @@ use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use clap_complete::Shell;
 
 use crate::duration::{parse as duration, parse_size as size};
+use crate::keys::{Key, parse as key};
 
 macro_rules! verbs {
     ($( $name:literal $variant:ident($args:ty), $about:literal, $examples:literal; )*) => {
@@ -44,7 +45,8 @@ verbs! {
   belay run -d --name web -- npm run dev    in the background; prints the id
   belay run -d -c 'make && make check'      a line for the shell
   belay run --timeout 10m -- ./long-job     stopped after ten minutes; exit code 124
-  belay run --explain -c 'a & b'            what would be done with the &; runs nothing";
+  belay run --explain -c 'a & b'            what would be done with the &; runs nothing
+  belay run --pty -- vim notes              at a terminal of its own; Ctrl-B d leaves it running";
     "ps" Ps(PsArgs), "List the tasks that run",
     "  belay ps            what runs now
   belay ps -a         ended tasks too
@@ -71,10 +73,15 @@ verbs! {
   belay stop sh-4f --kill --reason 'runs away'";
     "detach" Detach(DetachArgs), "Move tasks from the foreground to the background; nothing else about them changes",
     "  belay detach sh-4f       whoever waits for it is released, and it runs on";
-    "send" Send(SendArgs), "Write to the standard input of a task that has one",
+    "attach" Attach(AttachArgs), "Go to a task that runs: see its screen, type to it, and leave again",
+    "  belay attach sh-4f       its screen as it is now, with run --pty; Ctrl-B d leaves it running
+  belay attach sh-4f       without a terminal: its last lines and what comes; Ctrl-C interrupts it, Ctrl-B leaves";
+    "send" Send(SendArgs), "Write to the standard input of a task that has one, or press keys at its terminal",
     "  belay send sh-4f yes              the word and a line end
   belay send sh-4f - < answers      our standard input
-  belay send sh-4f --eof            close it";
+  belay send sh-4f --eof            close it; at a terminal, type Ctrl-D
+  belay send sh-4f ':wq' --key enter
+  belay send sh-4f --key ctrl-c --key up --key enter";
     "rm" Rm(RmArgs), "Forget ended tasks and their output",
     "  belay rm sh-4f sh-9a";
     "gc" Gc(GcArgs), "Remove what the rules of retention no longer keep",
@@ -160,6 +167,9 @@ pub(crate) struct RunArgs {
     /// Give it a standard input: ours, or with -d what `belay send` writes
     #[arg(long)]
     pub(crate) stdin: bool,
+    /// Run it at a terminal of its own: ours here in the foreground, else one of 24 rows and 80 columns
+    #[arg(long)]
+    pub(crate) pty: bool,
     /// Two runs with the same token are one task
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
@@ -194,6 +204,13 @@ pub(crate) struct DetachArgs {
     /// One object a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AttachArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
 }
 
 #[derive(Args, Debug)]
@@ -331,10 +348,14 @@ pub(crate) struct SendArgs {
     /// The task
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// What to write, with a line end after it; `-` for our standard input
-    #[arg(value_name = "TEXT", required_unless_present = "eof", allow_hyphen_values = true)]
+    /// What to write, with a line end after it unless keys follow; `-` for our standard input
+    #[arg(value_name = "TEXT", required_unless_present_any = ["eof", "key"], allow_hyphen_values = true)]
     pub(crate) text: Option<OsString>,
-    /// Close its standard input afterwards
+    /// A key to press at its terminal after the text, as xterm sends it; may be given again: enter, tab, esc, space,
+    /// backspace, delete, insert, up, down, left, right, home, end, pageup, pagedown, f1 to f12, ctrl-LETTER, alt-LETTER
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    pub(crate) key: Vec<Key>,
+    /// Close its standard input afterwards; at a terminal, type its end-of-file character once
     #[arg(long)]
     pub(crate) eof: bool,
     /// No line end after the text

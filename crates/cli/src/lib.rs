@@ -8,6 +8,8 @@ mod context;
 mod cursor;
 mod duration;
 mod error;
+mod keys;
+mod live;
 mod many;
 mod outcome;
 #[cfg(test)]
@@ -68,6 +70,7 @@ fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
         Verb::Wait(args) => commands::wait::run(&args, context),
         Verb::Stop(args) => commands::stop::run(&args, context),
         Verb::Detach(args) => commands::detach::run(&args, context),
+        Verb::Attach(args) => commands::attach::run(&args, context),
         Verb::Send(args) => commands::send::run(&args, context),
         Verb::Rm(args) => commands::rm::run(&args, context),
         Verb::Gc(args) => commands::gc::run(&args, context),

@@ -78,17 +78,15 @@ pub(crate) fn runs_on(task: &TaskInfo) -> String {
     format!("{id} runs on: {why}")
 }
 
-/// Whether nobody waits for it: it runs on, or its line had put it in the background before anybody could.
-pub(crate) fn goes_on_alone(task: &TaskInfo) -> bool {
-    !task.status.is_ended() || is_detached_by_its_line(task)
-}
-
-fn is_detached_by_its_line(task: &TaskInfo) -> bool {
+/// Whether its line has put it in the background.
+pub(crate) fn is_detached_by_its_line(task: &TaskInfo) -> bool {
     task.line.as_ref().is_some_and(|line| line.verdict == LineVerdict::Detach)
 }
 
 pub(crate) fn go_on(task: &TaskInfo) -> String {
-    format!("belay logs -f {0} to follow it, belay stop {0} to end it", task.id)
+    let see = if task.pty.is_some() { "belay attach" } else { "belay logs -f" };
+    let what = if task.pty.is_some() { "come back to it" } else { "follow it" };
+    format!("{see} {0} to {what}, belay stop {0} to end it", task.id)
 }
 
 fn spawn_code(outcome: &OutcomeInfo) -> u8 {

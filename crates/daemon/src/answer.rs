@@ -69,6 +69,9 @@ pub(crate) enum What {
         task: String,
         bytes: u64,
     },
+    Resize {
+        task: String,
+    },
     Events {
         after: u64,
         max: usize,
@@ -99,7 +102,8 @@ impl Pending {
             | What::Stop { task }
             | What::Detach { task }
             | What::Inspect { task }
-            | What::Write { task, .. } => Some(task),
+            | What::Write { task, .. }
+            | What::Resize { task } => Some(task),
             What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => None,
         }
     }
@@ -168,6 +172,7 @@ impl<W: World> Core<W> {
             Call::TaskStop(params) => self.task_stop(caller, &params),
             Call::TaskDetach(params) => self.task_detach(caller, &params),
             Call::TaskWrite(params) => self.task_write(caller, *params),
+            Call::TaskResize(params) => self.task_resize(caller, &params),
             Call::TaskRemove(params) => self.task_remove(caller, &params),
             Call::ShellRead(params) => self.shell_read(caller, *params),
             Call::OutputRead(params) => self.output_read(caller, &params),
@@ -304,6 +309,7 @@ impl<W: World> Core<W> {
                         .hint("look at it with inspect; the write may have been accepted");
                 self.fail(&caller, error);
             }
+            What::Resize { .. } => self.resize_unanswered(&caller),
             What::Events { after, max } => self.answer_events(&caller, after, max),
             What::StopAll { done, open } => self.finish_stop_all(&caller, done, &open),
             What::Search => {}

@@ -15,6 +15,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         umask: _,
         rlimits: _,
         stdin,
+        pty,
         detached,
         timeout_ms,
         on_timeout,
@@ -31,7 +32,11 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     } = params;
     let parts = (command, cwd, set_env, name, stdin, detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
     let policy = (on_timeout, on_disconnect);
-    let text = serde_json::to_vec(&(parts, output_limit_bytes, parent, policy)).unwrap_or_default();
+    let mut text = serde_json::to_vec(&(parts, output_limit_bytes, parent, policy)).unwrap_or_default();
+    // Behind the rest, so that starts without one have the hash that earlier daemons noted for them.
+    if let Some(size) = pty {
+        text.extend(serde_json::to_vec(size).unwrap_or_default());
+    }
     keyed(key, &text)
 }
 

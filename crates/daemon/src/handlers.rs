@@ -6,3 +6,4 @@ mod output;
 mod task;
 pub(crate) mod task_start;
 pub(crate) mod task_wait;
+pub(crate) mod terminal;

@@ -42,6 +42,7 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         ended_at: end.map(|end| Timestamp(end.ended_at_ms)),
         pid: doc.leader.map(|leader| leader.pid),
         leader: leader_info(entry, live.state),
+        pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
         output: output_info(entry, live),
         clocks: clocks_info(entry, live.now),

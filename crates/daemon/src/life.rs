@@ -17,6 +17,7 @@ use crate::answer::{Pending, What};
 use crate::core::{Core, ShimStage};
 use crate::event::{Action, Moment, ShimId};
 use crate::foreground::detached_by;
+use crate::handlers::terminal::no_terminal_now;
 use crate::info::{Live, task_info};
 use crate::world::{CrashPoint, World};
 
@@ -33,6 +34,7 @@ impl<W: World> Core<W> {
             FromShim::Memory { numbers } => self.output_lies(shim, numbers),
             FromShim::Now(now) => self.shim_told(&now),
             FromShim::Written { write, result } => self.shim_wrote(write, &result),
+            FromShim::Resized { resize, pty } => self.shim_resized(resize, pty),
         }
     }
 
@@ -41,6 +43,7 @@ impl<W: World> Core<W> {
         shim.process = Some(hello.process);
         shim.cgroup = hello.cgroup;
         let memory = hello.memory;
+        let pty = hello.spec.as_ref().and_then(|spec| spec.pty);
         if !(SHIM_PROTOCOL_OLDEST..=SHIM_PROTOCOL).contains(&hello.protocol) {
             // It holds its task and keeps its end; a daemon that understands it will adopt it.
             let holds = shim.task.clone().unwrap_or_else(|| "no task".to_owned());
@@ -56,6 +59,7 @@ impl<W: World> Core<W> {
             self.shim_found(id, hello.task);
         }
         self.output_lies(id, memory);
+        self.terminal_is(id, pty);
     }
 
     /// One event of a life, at its number. Numbers that were seen before say nothing new. A shim that has not noticed yet
@@ -210,6 +214,7 @@ impl<W: World> Core<W> {
                     RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id");
                 self.fail(&caller, error);
             }
+            What::Resize { task } => self.fail(&caller, no_terminal_now(&task)),
             What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => {}
         }
     }

@@ -83,6 +83,7 @@ impl<W: World> Core<W> {
             detached_by: None,
             on_disconnect: belay_protocol::task::OnDisconnect::default(),
             clocks: spec.clocks,
+            pty: spec.pty,
             fingerprint: None,
             proof: String::new(),
             boot: self.boot.clone(),

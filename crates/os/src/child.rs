@@ -132,9 +132,12 @@ fn prepare(orders: &Orders) -> Step {
     unsafe {
         match orders.session {
             Session::NewGroup => checked(libc::setpgid(0, 0), Stage::Session)?,
-            Session::NewSession => checked(libc::setsid(), Stage::Session)?,
+            Session::NewSession | Session::Terminal => checked(libc::setsid(), Stage::Session)?,
         }
         redirect(orders.stdio)?;
+        if orders.session == Session::Terminal {
+            checked(libc::ioctl(0, libc::TIOCSCTTY, 0), Stage::Session)?;
+        }
         if let Some(umask) = orders.umask {
             libc::umask(umask);
         }

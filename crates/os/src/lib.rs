@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod daemonize;
 pub mod fds;
 pub mod process;
+pub mod pty;
 pub mod signal;
 pub mod spawn;
 pub mod tree;

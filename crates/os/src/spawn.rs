@@ -37,6 +37,8 @@ pub enum Session {
     NewGroup,
     /// A session of its own, without a terminal.
     NewSession,
+    /// A session of its own, with standard input as its controlling terminal.
+    Terminal,
 }
 
 /// What to start.
@@ -93,7 +95,7 @@ pub enum Stage {
     Resources,
     /// It could not be made in this cgroup. Without the cgroup it may work.
     Cgroup,
-    /// The group or session.
+    /// The group or session, or its terminal.
     Session,
     /// Standard input, output or error.
     Stdio,
@@ -125,7 +127,7 @@ impl fmt::Display for SpawnError {
         let what = match self.stage {
             Stage::Resources => "no new process could be made",
             Stage::Cgroup => "no process could be made in the cgroup",
-            Stage::Session => "the process group or session could not be made",
+            Stage::Session => "the process group, session or terminal could not be set up",
             Stage::Stdio => "the standard streams could not be set up",
             Stage::Limits => "a resource limit could not be set",
             Stage::Cwd => "the directory could not be entered",

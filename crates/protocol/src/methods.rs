@@ -95,6 +95,8 @@ methods! {
     TaskDetach = "task/detach" (task::DetachParams) -> task::TaskInfo;
     /// Write to a task's standard input.
     TaskWrite = "task/write" (task::WriteParams) -> task::WriteResult;
+    /// Change the size of a task's terminal; its programs are told as by a window that changes.
+    TaskResize = "task/resize" (task::ResizeParams) -> task::ResizeResult;
     /// Forget an ended task and its output.
     TaskRemove = "task/remove" (task::RemoveParams) -> task::RemoveResult;
     /// Say what a command line means, and what `&` means in it, without running it.

@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 use crate::life::{
     CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
 };
-use crate::task::OnTimeout;
+use crate::task::{OnTimeout, Size};
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
 pub const SHIM_PROTOCOL: u32 = 1;
@@ -41,6 +41,11 @@ pub enum ToShim {
         #[serde(default)]
         key: Option<String>,
     },
+    /// Change the size of the terminal. Only ever said to a shim that has told of one.
+    Resize {
+        resize: u64,
+        size: Size,
+    },
     /// Say so whenever there is more output, or stop saying so.
     Watch {
         on: bool,
@@ -70,6 +75,9 @@ pub struct Start {
     #[serde(default)]
     pub rlimits: Vec<Rlimit>,
     pub stdin: bool,
+    /// A terminal of this size instead of pipes.
+    #[serde(default)]
+    pub pty: Option<Size>,
     pub detached: bool,
     pub clocks: Clocks,
     /// How much output is kept on disk.
@@ -135,6 +143,11 @@ pub enum FromShim {
         write: u64,
         result: WriteResult,
     },
+    /// The size that the terminal has now; none where there is no terminal.
+    Resized {
+        resize: u64,
+        pty: Option<Size>,
+    },
 }
 
 /// Who a shim is and what it holds.
@@ -165,6 +178,9 @@ pub struct Spec {
     pub detached: bool,
     pub clocks: Clocks,
     pub started_ms: i64,
+    /// The size that its terminal has now.
+    #[serde(default)]
+    pub pty: Option<Size>,
 }
 
 /// A pid with its start time: one process, for ever.
@@ -226,6 +242,8 @@ pub struct Now {
     pub clocks: Vec<(ClockName, u64)>,
     #[serde(default)]
     pub stdin_open: bool,
+    #[serde(default)]
+    pub pty: Option<Size>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

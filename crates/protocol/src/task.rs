@@ -57,6 +57,18 @@ pub enum OnDisconnect {
     Stop,
 }
 
+/// The size of a terminal, in characters. Neither is ever 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Size {
+    pub rows: u16,
+    pub cols: u16,
+}
+
+impl Size {
+    /// What a terminal has that nobody looks at.
+    pub const USUAL: Self = Self { rows: 24, cols: 80 };
+}
+
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartParams {
@@ -79,6 +91,10 @@ pub struct StartParams {
     /// Give the command a standard input that `task/write` writes to; else it reads an empty file.
     #[serde(default)]
     pub stdin: bool,
+    /// Run it at a terminal of its own, of this size, instead of pipes. Everything it writes is then one stream, and it has
+    /// a standard input, whatever `stdin` says.
+    #[serde(default)]
+    pub pty: Option<Size>,
     /// Nobody waits: the time-to-live counts from the start.
     #[serde(default)]
     pub detached: bool,
@@ -206,6 +222,9 @@ pub struct TaskInfo {
     pub ended_at: Option<Timestamp>,
     pub pid: Option<i32>,
     pub leader: Option<LeaderInfo>,
+    /// The size of its terminal now, or its last; none if it runs on pipes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<Size>,
     /// Only in `task/get`: walking the process table is not free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<ProcessInfo>>,
@@ -388,7 +407,8 @@ pub struct WriteParams {
     pub id: String,
     #[serde(default)]
     pub data: Bytes,
-    /// Close standard input after the data.
+    /// Close standard input after the data. At a terminal the end-of-file character is typed instead, once, and standard
+    /// input stays open, as it does for a person who types Ctrl-D.
     #[serde(default)]
     pub close: bool,
     /// A name for this write: written twice under one name, it is applied once. So it can be asked for again when nobody
@@ -403,6 +423,21 @@ pub struct WriteResult {
     pub accepted_bytes: u64,
     /// Bytes that the command has not read yet.
     pub pending_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeParams {
+    pub id: String,
+    pub rows: u16,
+    pub cols: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ResizeResult {
+    pub id: String,
+    pub rows: u16,
+    pub cols: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -9,6 +9,7 @@ use belay_protocol::life::{CaptureFault, ClockName, OutputInfo, Receipt, SignalS
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, Start, ToShim,
 };
+use belay_protocol::task::Size;
 use belay_protocol::time::Timestamp;
 use belay_record::EndFile;
 use belay_record::convert::{Wire as _, event_to_wire, policy_from_wire};
@@ -178,6 +179,18 @@ impl Core {
         self.memory = numbers;
     }
 
+    /// The size of the task's terminal, if it has one.
+    pub fn pty(&self) -> Option<Size> {
+        self.task.as_ref().and_then(|task| task.spec.pty)
+    }
+
+    /// The terminal has another size now: every later daemon is told this one.
+    pub const fn set_pty(&mut self, size: Size) {
+        if let Some(task) = &mut self.task {
+            task.spec.pty = Some(size);
+        }
+    }
+
     /// Whether output has to be reported, because a silence clock runs.
     pub fn minds_output(&self) -> bool {
         self.task.as_ref().is_some_and(|task| task.policy.silence_ms.is_some() && !task.state.is_ended())
@@ -221,8 +234,8 @@ impl Core {
                     actions.push(Action::Recycle);
                 }
             }
-            // The loop answers these: they are about pipes, not about the life.
-            ToShim::Write { .. } | ToShim::Watch { .. } | ToShim::Query { .. } => {}
+            // The loop answers these: they are about pipes and terminals, not about the life.
+            ToShim::Write { .. } | ToShim::Resize { .. } | ToShim::Watch { .. } | ToShim::Query { .. } => {}
         }
     }
 
@@ -266,6 +279,7 @@ impl Core {
                 detached: start.detached,
                 clocks: start.clocks,
                 started_ms: now.wall_ms,
+                pty: start.pty,
             },
             policy,
             state,

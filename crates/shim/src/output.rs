@@ -1,4 +1,4 @@
-//! The task's two output pipes and the log they run into. Reading never waits.
+//! The task's output, two pipes or one terminal, and the log it runs into. Reading never waits.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,6 +18,8 @@ const READS_IN_A_ROW: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Output {
     streams: [Option<OwnedFd>; 2],
+    /// The first stream is a terminal, whose end is told as an error.
+    is_terminal: bool,
     log: LogWriter,
     /// A pipe that could not be read: part of the outcome.
     read_fault: Option<String>,
@@ -26,8 +28,12 @@ pub(crate) struct Output {
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 impl Output {
-    pub(crate) fn new(stdout: OwnedFd, stderr: OwnedFd, log: LogWriter) -> Self {
-        Self { streams: [Some(stdout), Some(stderr)], log, read_fault: None }
+    pub(crate) const fn pipes(stdout: OwnedFd, stderr: OwnedFd, log: LogWriter) -> Self {
+        Self { streams: [Some(stdout), Some(stderr)], is_terminal: false, log, read_fault: None }
+    }
+
+    pub(crate) const fn terminal(master: OwnedFd, log: LogWriter) -> Self {
+        Self { streams: [Some(master), None], is_terminal: true, log, read_fault: None }
     }
 
     pub(crate) fn streams(&self) -> impl Iterator<Item = (usize, &OwnedFd)> {
@@ -38,7 +44,7 @@ impl Output {
         self.streams.get(place).is_some_and(Option::is_some)
     }
 
-    /// Both pipes have come to their end: nobody can write any more.
+    /// Every stream has come to its end: nobody can write any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.streams.iter().all(Option::is_none)
     }
@@ -60,6 +66,8 @@ impl Output {
                 }
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(rustix::io::Errno::INTR) => {}
+                // Nobody has the terminal open any more, and what was printed has been read.
+                Err(rustix::io::Errno::IO) if self.is_terminal => self.streams[place] = None,
                 Err(errno) => {
                     self.streams[place] = None;
                     self.read_fault = Some(io::Error::from(errno).to_string());
@@ -69,7 +77,7 @@ impl Output {
         any
     }
 
-    /// Reads everything that is still in the pipes. A pipe that somebody outside the tree holds open does not keep us.
+    /// Reads everything that is still there. A pipe or terminal that somebody outside the tree holds open does not keep us.
     pub(crate) fn drain(&mut self, buffer: &mut [u8], at_ms: i64) -> bool {
         let mut any = false;
         for place in 0..self.streams.len() {

@@ -2,13 +2,13 @@
 //! about the life of a task.
 
 mod say;
+mod talk;
 mod wait;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,11 +17,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use belay_model::{Exit, Level, SpawnFailure, SpawnStage};
 use belay_os::cgroup::Cgroup;
 use belay_os::process::{self, monotonic_ms};
+use belay_os::pty::Pty;
 use belay_os::signal::{Signal, SignalFd};
 use belay_os::tree::{self, Reaped, Tree};
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
-use belay_protocol::shim::{FromShim, Now, ProcessId, Start, ToShim};
+use belay_protocol::shim::{FromShim, ProcessId, Start};
+use belay_protocol::task::Size;
 use belay_record::LogWriter;
 
 use self::wait::Source;
@@ -29,7 +31,7 @@ use crate::core::{Action, Core, Identity, Input, Moment};
 use crate::kill::{self, Killing};
 use crate::link::Link;
 use crate::output::{Output, READ_BYTES};
-use crate::spawn::{self, Pipes};
+use crate::spawn::{self, Held, Pipes};
 use crate::stdin::Stdin;
 
 /// How long the streams are left alone when a death is to be expected.
@@ -84,7 +86,19 @@ struct Task {
     leader_reaped: bool,
     output: Output,
     stdin: Stdin,
+    /// The task's terminal, held open until its tree is empty: between two openings of `/dev/tty` nobody else may have it,
+    /// and what is typed or printed then must not be lost.
+    slave: Option<OwnedFd>,
 }
+
+impl Task {
+    fn new(leader: Option<process::Identity>, output: Output, stdin: Stdin) -> Self {
+        Self { dir: PathBuf::new(), leader, leader_reaped: false, output, stdin, slave: None }
+    }
+}
+
+/// A task whose process was made, or could not be.
+type Made = Result<(Task, Result<ProcessId, SpawnFailure>), SpawnFailure>;
 
 fn now() -> Moment {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -226,30 +240,38 @@ impl Shim {
 
     fn spawn(&mut self, start: &Start) -> Input {
         let dir = PathBuf::from(start.dir.as_os_str());
-        let Some(pipes) = self.pipes.take() else { return Input::Spawned(Err(no_pipes())) };
+        let log = LogWriter::new(&dir, start.output_limit_bytes, start.memory_bytes);
+        let made = match start.pty {
+            Some(size) => self.spawn_at_terminal(start, size, log),
+            None => self.spawn_on_pipes(start, log),
+        };
+        let (task, result) = match made {
+            Ok(made) => made,
+            Err(failure) => return Input::Spawned(Err(failure)),
+        };
+        self.task = Some(Task { dir, ..task });
+        Input::Spawned(result)
+    }
+
+    fn spawn_on_pipes(&mut self, start: &Start, log: LogWriter) -> Made {
+        let pipes = self.pipes.take().ok_or_else(no_pipes)?;
         let cgroup = self.tree.cgroup().map(Cgroup::dir);
         let held = spawn::start(start, &pipes, self.null.as_fd(), cgroup);
         let Pipes { stdout, stderr } = pipes;
-        let (leader, stdin, result) = match held {
-            Ok(held) => {
-                let id = held.spawned.identity;
-                let process = ProcessId { pid: id.pid, start_ticks: id.start_ticks };
-                (Some(id), held.stdin, Ok(process))
-            }
-            Err(failure) => (None, None, Err(failure)),
-        };
-        self.task = Some(Task {
-            dir: dir.clone(),
-            leader,
-            leader_reaped: false,
-            output: Output::new(
-                stdout.0,
-                stderr.0,
-                LogWriter::new(&dir, start.output_limit_bytes, start.memory_bytes),
-            ),
-            stdin: Stdin::new(stdin),
-        });
-        Input::Spawned(result)
+        let (leader, stdin, result) = parts(held);
+        let output = Output::pipes(stdout.0, stderr.0, log);
+        Ok((Task::new(leader, output, Stdin::pipe(stdin)), result))
+    }
+
+    fn spawn_at_terminal(&mut self, start: &Start, size: Size, log: LogWriter) -> Made {
+        let terminal = spawn::terminal(size)?;
+        let cgroup = self.tree.cgroup().map(Cgroup::dir);
+        let (leader, stdin, result) = parts(spawn::start_at(start, &terminal, cgroup));
+        let Pty { master, slave } = terminal;
+        let output = Output::terminal(master, log);
+        // Ours only while there is somebody who may open it again.
+        let slave = leader.is_some().then_some(slave);
+        Ok((Task { slave, ..Task::new(leader, output, Stdin::terminal(stdin)) }, result))
     }
 
     fn signal(&mut self, level: Level) -> Option<Input> {
@@ -335,97 +357,10 @@ impl Shim {
 
     fn drain(&mut self) -> io::Result<()> {
         let Some(task) = &mut self.task else { return Ok(()) };
+        task.slave = None;
         let any = task.output.drain(&mut self.buffer, now().wall_ms);
         self.place_output();
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
-    }
-
-    /// A daemon connects: whoever comes last is the one, for only one can hold the home.
-    fn accept(&mut self) -> io::Result<()> {
-        let Ok((stream, _)) = self.listener.accept() else { return Ok(()) };
-        let ours = rustix::net::sockopt::socket_peercred(&stream)
-            .is_ok_and(|peer| peer.uid == rustix::process::getuid());
-        if ours {
-            self.watched = false;
-            self.link = Some(Link::new(stream.into())?);
-        }
-        Ok(())
-    }
-
-    fn hear(&mut self) -> io::Result<()> {
-        let Some(link) = &mut self.link else { return Ok(()) };
-        let open = link.fill(&mut self.buffer).unwrap_or(false);
-        while let Some(message) = self.link.as_mut().and_then(|link| link.next().transpose()) {
-            match message {
-                Ok(message) => self.obey(message)?,
-                Err(_) => return self.lose_daemon(),
-            }
-        }
-        if open { Ok(()) } else { self.lose_daemon() }
-    }
-
-    fn obey(&mut self, message: ToShim) -> io::Result<()> {
-        match message {
-            ToShim::Write { write, data, close, key } => {
-                let task = self.task.as_mut();
-                let closed = belay_protocol::shim::WriteResult::Closed;
-                let result = task.map_or(closed, |task| task.stdin.accept(&data.0, close, key));
-                self.say(&FromShim::Written { write, result });
-            }
-            ToShim::Watch { on } => {
-                self.watched = on;
-                self.told_bytes = 0;
-            }
-            ToShim::Query { query } => {
-                let answer = self.present(query);
-                self.say(&FromShim::Now(Box::new(answer)));
-            }
-            message @ (ToShim::Hello { .. }
-            | ToShim::Start(_)
-            | ToShim::Stop { .. }
-            | ToShim::Detach { .. }
-            | ToShim::Ack { .. }) => {
-                // What ended by itself before the stop, or the detach, reached it ended by itself.
-                self.look_after_tree()?;
-                self.feed(Input::Daemon(message))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn present(&self, query: u64) -> Now {
-        let task = self.task.as_ref();
-        Now {
-            query,
-            output: task.map(|task| task.output.info()).unwrap_or_default(),
-            capture: task.and_then(|task| task.output.fault()),
-            clocks: self.core.remaining(now()),
-            stdin_open: task.is_some_and(|task| task.stdin.is_open()),
-        }
-    }
-
-    fn lose_daemon(&mut self) -> io::Result<()> {
-        self.link = None;
-        self.link_broken = false;
-        self.watched = false;
-        self.keep_reachable();
-        self.feed(Input::DaemonGone)
-    }
-
-    /// Makes the socket again if somebody removed it: the next daemon has no other way to us.
-    fn keep_reachable(&mut self) {
-        if self.task.is_none() || self.socket.exists() {
-            return;
-        }
-        if let Some(dir) = self.socket.parent() {
-            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        }
-        if let Ok(listener) = UnixListener::bind(&self.socket).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        }) {
-            self.listener = listener;
-        }
     }
 
     /// Makes everything new for the next task, if nothing of the last one is left; else stays until it is and leaves.
@@ -437,7 +372,9 @@ impl Shim {
             return Ok(());
         }
         let clean = task.is_none_or(|task| task.output.is_closed());
-        let pipes = self.tree.renew().and_then(|()| Pipes::new());
+        // A task at a terminal has left the pipes as they were.
+        let pipes = self.pipes.take();
+        let pipes = self.tree.renew().and_then(|()| pipes.map_or_else(Pipes::new, Ok));
         match pipes {
             Ok(pipes) if clean => {
                 self.pipes = Some(pipes);
@@ -471,6 +408,20 @@ fn make_cgroup(path: &Path) -> Option<Cgroup> {
             Cgroup::create(base, name)
         })
         .ok()
+}
+
+/// What a shim keeps of a process, and what it tells of it.
+fn parts(
+    held: Result<Held, SpawnFailure>,
+) -> (Option<process::Identity>, Option<OwnedFd>, Result<ProcessId, SpawnFailure>) {
+    match held {
+        Ok(held) => {
+            let id = held.spawned.identity;
+            let process = ProcessId { pid: id.pid, start_ticks: id.start_ticks };
+            (Some(id), held.stdin, Ok(process))
+        }
+        Err(failure) => (None, None, Err(failure)),
+    }
 }
 
 fn no_pipes() -> SpawnFailure {

@@ -1,4 +1,5 @@
-//! Turns a start message into a process: the pipes, the program, and an error in people's words if it fails.
+//! Turns a start message into a process: the pipes or the terminal, the program, and an error in people's words if it
+//! fails.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,9 +7,11 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use belay_model::{SpawnFailure, SpawnStage};
 use belay_os::fds;
+use belay_os::pty::{self, Pty};
 use belay_os::spawn::{Rlimit, Session, SpawnError, SpawnSpec, Spawned, Stage, spawn};
 use belay_protocol::Bytes;
 use belay_protocol::shim::Start;
+use belay_protocol::task::Size;
 
 use crate::output::PIPE_BYTES;
 
@@ -36,17 +39,55 @@ pub(crate) struct Held {
     pub(crate) stdin: Option<OwnedFd>,
 }
 
-/// Starts the command. With a cgroup if it can be, without if the kernel refuses: the tree is held either way.
+/// Starts the command on pipes.
 pub(crate) fn start(
     start: &Start,
     pipes: &Pipes,
     null: BorrowedFd<'_>,
     cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<Held, SpawnFailure> {
+    let stdin = if start.stdin { Some(stdin_pipe()?) } else { None };
+    let reader = stdin.as_ref().map_or(null, |(read, _)| read.as_fd());
+    let stdio = [reader, pipes.stdout.1.as_fd(), pipes.stderr.1.as_fd()];
+    let spawned = start_on(start, stdio, Session::NewGroup, cgroup)?;
+    Ok(Held { spawned, stdin: stdin.map(|(_, write)| write) })
+}
+
+/// Starts the command at a terminal, which is that of its session. Both roads to the master are the same open file.
+pub(crate) fn start_at(
+    start: &Start,
+    terminal: &Pty,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<Held, SpawnFailure> {
+    let stdin = terminal.master.try_clone().map_err(|error| no_terminal(&error))?;
+    let stdio = [terminal.slave.as_fd(); 3];
+    let spawned = start_on(start, stdio, Session::Terminal, cgroup)?;
+    Ok(Held { spawned, stdin: Some(stdin) })
+}
+
+/// A terminal is made when a task wants one: few do, and an idle one would cost each shim of the pool.
+pub(crate) fn terminal(size: Size) -> Result<Pty, SpawnFailure> {
+    pty::open(size.rows, size.cols).map_err(|error| no_terminal(&error))
+}
+
+fn no_terminal(error: &std::io::Error) -> SpawnFailure {
+    SpawnFailure {
+        stage: SpawnStage::Resources,
+        errno: error.raw_os_error().unwrap_or(0),
+        message: format!("no terminal could be made: {error}"),
+    }
+}
+
+/// With a cgroup if it can be, without if the kernel refuses: the tree is held either way.
+fn start_on(
+    start: &Start,
+    [stdin, stdout, stderr]: [BorrowedFd<'_>; 3],
+    session: Session,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<Spawned, SpawnFailure> {
     let argv = c_strings(&start.argv, "argument")?;
     let envp = c_strings(&start.env, "environment variable")?;
     let cwd = c_strings(std::slice::from_ref(&start.cwd), "cwd")?;
-    let stdin = if start.stdin { Some(stdin_pipe()?) } else { None };
     let rlimits: Vec<Rlimit> = start
         .rlimits
         .iter()
@@ -58,20 +99,17 @@ pub(crate) fn start(
         cwd: cwd.first().map(CString::as_c_str),
         umask: start.umask,
         rlimits: &rlimits,
-        stdin: stdin.as_ref().map_or(null, |(read, _)| read.as_fd()),
-        stdout: pipes.stdout.1.as_fd(),
-        stderr: pipes.stderr.1.as_fd(),
+        stdin,
+        stdout,
+        stderr,
         cgroup,
-        session: Session::NewGroup,
+        session,
     };
     let spawned = match spawn(&spec) {
         Err(error) if error.stage == Stage::Cgroup => spawn(&SpawnSpec { cgroup: None, ..spec }),
         other => other,
     };
-    match spawned {
-        Ok(spawned) => Ok(Held { spawned, stdin: stdin.map(|(_, write)| write) }),
-        Err(error) => Err(explain(start, &error)),
-    }
+    spawned.map_err(|error| explain(start, &error))
 }
 
 fn stdin_pipe() -> Result<(OwnedFd, OwnedFd), SpawnFailure> {

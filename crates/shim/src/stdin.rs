@@ -1,8 +1,10 @@
-//! The task's standard input: what was sent and not yet read by the command. Bounded; never blocks.
+//! The task's standard input, a pipe or a terminal: what was sent and not yet read by the command. Bounded; never
+//! blocks.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belay_os::pty;
 use belay_protocol::shim::WriteResult;
 
 /// What may wait here for a command that does not read.
@@ -14,6 +16,8 @@ const MAX_KEYS: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Stdin {
     pipe: Option<OwnedFd>,
+    /// It is a terminal, which is never closed: its end-of-file character is typed.
+    is_terminal: bool,
     pending: VecDeque<u8>,
     close_when_empty: bool,
     /// The names of the last writes that were taken.
@@ -21,8 +25,13 @@ pub(crate) struct Stdin {
 }
 
 impl Stdin {
-    pub(crate) const fn new(pipe: Option<OwnedFd>) -> Self {
-        Self { pipe, pending: VecDeque::new(), close_when_empty: false, keys: VecDeque::new() }
+    pub(crate) fn pipe(pipe: Option<OwnedFd>) -> Self {
+        let (pending, keys) = (VecDeque::new(), VecDeque::new());
+        Self { pipe, is_terminal: false, pending, close_when_empty: false, keys }
+    }
+
+    pub(crate) fn terminal(master: Option<OwnedFd>) -> Self {
+        Self { is_terminal: true, ..Self::pipe(master) }
     }
 
     pub(crate) const fn is_open(&self) -> bool {
@@ -57,7 +66,11 @@ impl Stdin {
             return WriteResult::Full { pending: self.pending.len() as u64 };
         }
         self.pending.extend(data);
-        self.close_when_empty |= close;
+        if close && self.is_terminal {
+            self.pending.extend(self.pipe.as_ref().and_then(pty::end_of_input));
+        } else {
+            self.close_when_empty |= close;
+        }
         self.flush();
         WriteResult::Accepted { pending: self.pending.len() as u64 }
     }

@@ -15,6 +15,7 @@ mod command;
 mod examples;
 mod look;
 pub mod sim;
+mod tmux;
 mod wait;
 mod world;
 
@@ -22,6 +23,7 @@ pub use building::Builder;
 pub use command::{Output, Running, finish};
 pub use examples::example;
 pub use look::{Frozen, Seen, carrying, end, freeze, is_alive, look_at, send_signal};
+pub use tmux::{Modes, PROMPT, Tmux};
 pub use wait::{LONG, wait_until};
 pub use world::{NOBODY, World};
 

@@ -191,6 +191,7 @@ impl World {
             umask: None,
             rlimits: Vec::new(),
             stdin: false,
+            pty: None,
             detached: true,
             on_timeout: OnTimeout::Stop,
             on_disconnect: OnDisconnect::Detach,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, TaskInfo};
+use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, Size, TaskInfo};
 
 use crate::args::InspectArgs;
 use crate::context::{self, Context};
@@ -125,6 +125,9 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
 }
 
 fn output(block: &mut Block, task: &TaskInfo) {
+    if let Some(Size { rows, cols }) = task.pty {
+        block.line("Terminal", &format!("{rows} rows, {cols} columns"));
+    }
     let sums = &task.output;
     let place = match (sums.bytes, sums.on_disk) {
         (0, _) => "",

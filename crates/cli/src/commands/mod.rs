@@ -1,5 +1,6 @@
 //! One file for each verb. Each asks the daemon, and hands what came back to a pure function that renders it.
 
+pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod detach;
 pub(crate) mod doctor;

@@ -1,12 +1,6 @@
 //! `belay run`: reads what was asked for, and starts it detached or in the foreground.
 
 mod explain;
-mod feed;
-mod foreground;
-mod key;
-mod signals;
-mod sink;
-mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,12 +15,10 @@ use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::duration::millis;
 use crate::error::{CliError, Kind};
+use crate::live;
 use crate::outcome;
 #[cfg(test)]
 pub(crate) use explain::lines as explained;
-use foreground::Foreground;
-#[cfg(test)]
-pub(crate) use words::explanation;
 
 /// How often a start is tried again when the daemon goes away before it answers. The token makes it one task.
 const MAX_TRIES: u32 = 5;
@@ -41,7 +33,7 @@ pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> 
     }
     let status = ProcStatus::read();
     let params = start_params(args, status)?;
-    if detach { detached(&params, json, context) } else { Foreground::run(context, params, json, status) }
+    if detach { detached(&params, json, context) } else { live::foreground(context, params, json, status) }
 }
 
 fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
@@ -95,6 +87,7 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         umask: status.umask,
         rlimits: caller::limits(),
         stdin: args.stdin,
+        pty: args.pty.then(live::size_for_task),
         detached: args.detach,
         timeout_ms: args.timeout.map(millis),
         on_timeout: match args.on_timeout {

@@ -1,4 +1,4 @@
-//! `belay send`: bytes for the standard input of a task. What the task has not read yet is bounded by the daemon,
+//! `belay send`: bytes for the standard input of a task, and keys for its terminal. What the task has not read yet is bounded by the daemon,
 //! and we wait while it is full.
 
 use std::io::Read as _;
@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use belay_client::{Client, ClientError};
-use belay_protocol::methods::TaskWrite;
-use belay_protocol::task::WriteParams;
+use belay_protocol::methods::{TaskGet, TaskWrite};
+use belay_protocol::task::{GetParams, WriteParams};
 use belay_protocol::{Bytes, ErrorKind};
 
 use crate::args::SendArgs;
@@ -24,11 +24,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &SendArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
+    if !args.key.is_empty() {
+        needs_terminal(&mut client, &args.id)?;
+    }
     match args.text.as_deref() {
         Some(dash) if dash == "-" => forward(context, &mut client, &args.id)?,
         Some(text) => {
             let mut data = text.as_bytes().to_vec();
-            if !args.no_newline {
+            if !args.no_newline && args.key.is_empty() {
                 data.push(b'\n');
             }
             for piece in data.chunks(CHUNK_BYTES) {
@@ -37,10 +40,27 @@ pub(crate) fn run(args: &SendArgs, context: &mut Context) -> Result<u8, CliError
         }
         None => {}
     }
+    let keys: Vec<u8> = args.key.iter().flat_map(|key| key.0.iter().copied()).collect();
+    for piece in keys.chunks(CHUNK_BYTES) {
+        write(context, &mut client, &args.id, piece, false)?;
+    }
     if args.eof {
         write(context, &mut client, &args.id, &[], true)?;
     }
     Ok(0)
+}
+
+/// On a pipe a key is only a byte: Ctrl-C would interrupt nobody. Better nothing is sent.
+fn needs_terminal(client: &mut Client, id: &str) -> Result<(), CliError> {
+    let task = client.call::<TaskGet>(&GetParams { id: id.to_owned() })?;
+    match task.pty {
+        Some(_) => Ok(()),
+        None => Err(CliError::no(format!("{} has no terminal, so no key can be pressed there", task.id))
+            .hint(format!(
+                "belay stop {} --interrupt sends SIGINT; TEXT and --eof go to its standard input",
+                task.id
+            ))),
+    }
 }
 
 fn forward(context: &Context, client: &mut Client, id: &str) -> Result<(), CliError> {

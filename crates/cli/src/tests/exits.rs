@@ -65,7 +65,7 @@ fn every_end_has_its_code_and_its_words() {
 
 #[test]
 fn only_what_is_out_of_the_ordinary_is_explained() {
-    use crate::commands::run::explanation;
+    use crate::live::explanation;
     assert_eq!(explanation(&exited(0), false), None);
     assert_eq!(explanation(&exited(2), false), None);
     assert_eq!(explanation(&died(11), false), None);

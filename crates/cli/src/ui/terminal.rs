@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
+    pub(crate) stdin: bool,
     pub(crate) stdout: bool,
     pub(crate) stderr: bool,
     /// The width of the terminal on standard output; none where there is no terminal to fit into.
@@ -16,6 +17,7 @@ const WIDTH_UNKNOWN: usize = 80;
 
 impl Terminal {
     pub(crate) fn look(get: impl Fn(&str) -> Option<OsString>) -> Self {
+        let stdin = rustix::termios::isatty(rustix::stdio::stdin());
         let stdout = rustix::termios::isatty(rustix::stdio::stdout());
         let stderr = rustix::termios::isatty(rustix::stdio::stderr());
         let width = stdout.then(|| match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
@@ -24,6 +26,6 @@ impl Terminal {
         });
         let plain = get("NO_COLOR").is_some_and(|value| !value.is_empty())
             || get("TERM").is_some_and(|value| value == "dumb");
-        Self { stdout, stderr, width, colour_out: stdout && !plain, colour_err: stderr && !plain }
+        Self { stdin, stdout, stderr, width, colour_out: stdout && !plain, colour_err: stderr && !plain }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
+use super::terminal::{TERM, check_size};
 use belay_model::{Kind, Policy, State, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -250,6 +251,7 @@ impl<W: World> Core<W> {
             detached_by: None,
             on_disconnect: params.on_disconnect,
             clocks,
+            pty: params.pty,
             fingerprint,
             proof: fingerprint::keyed(&self.key, secret.as_bytes()),
             boot: self.boot.clone(),
@@ -279,7 +281,8 @@ impl<W: World> Core<W> {
             cwd: params.cwd.clone(),
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
-            stdin: params.stdin,
+            stdin: params.stdin || params.pty.is_some(),
+            pty: params.pty,
             detached: params.detached,
             clocks,
             output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
@@ -328,7 +331,10 @@ fn environment(params: &StartParams, id: &str, secret: &str, home: &[u8]) -> Vec
         .map(|(name, value)| (name.as_bytes(), value.0.as_slice()))
         .chain(own.iter().map(|(name, value)| (name.as_bytes(), *value)))
         .collect();
-    lines::with_set(&params.env, &set)
+    let named =
+        params.env.iter().any(|entry| entry.0.starts_with(b"TERM=")) || params.set_env.contains_key("TERM");
+    let term = Some(Bytes::from(TERM)).filter(|_| params.pty.is_some() && !named);
+    lines::with_set(&params.env, &set).into_iter().chain(term).collect()
 }
 
 /// Everything that can be wrong with a start before anything is done about it.
@@ -366,6 +372,9 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
     ];
     for (field, limit) in clocks {
         check_clock(field, limit)?;
+    }
+    if let Some(size) = params.pty {
+        check_size("pty", size)?;
     }
     if params.umask.is_some_and(|umask| umask > 0o777) {
         return Err(RpcError::invalid("umask", "a mask is at most 0777"));

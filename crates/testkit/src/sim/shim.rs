@@ -295,6 +295,7 @@ impl Sim {
             ToShim::Write { write, .. } => {
                 self.say(shim, FromShim::Written { write, result: WriteResult::Closed });
             }
+            ToShim::Resize { resize, .. } => self.say(shim, FromShim::Resized { resize, pty: None }),
             ToShim::Watch { on } => {
                 self.shims[shim].watched = on;
                 self.shims[shim].told_bytes = 0;
@@ -302,7 +303,7 @@ impl Sim {
             ToShim::Query { query } => {
                 let clocks = self.shims[shim].core.remaining(self.shim_moment());
                 let output = self.output(shim);
-                let now = Now { query, output, capture: None, clocks, stdin_open: false };
+                let now = Now { query, output, capture: None, clocks, stdin_open: false, pty: None };
                 self.say(shim, FromShim::Now(Box::new(now)));
             }
             message => {

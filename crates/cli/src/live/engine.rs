@@ -1,29 +1,29 @@
-//! `belay run` in the foreground: one loop that waits for the daemon, for signals and for our standard input, and
-//! goes on with a new connection when a daemon dies.
+//! The loop itself: it waits for the daemon, for signals and for our standard input, and goes on with a new connection
+//! when a daemon dies. What is done about each stands in the files beside it.
 
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{
-    OutputFollow, OutputRead, TaskDetach, TaskStart, TaskStop, TaskWait, TaskWrite, notify,
-};
-use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams};
-use belay_protocol::task::{DetachParams, Met, StartParams, StopParams, TaskInfo, WaitParams, WriteParams};
-use belay_protocol::{ErrorKind, RpcError, vars};
+use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite, notify};
+use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName};
+use belay_protocol::task::{Met, Size, TaskInfo, WaitParams};
+use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::feed::{self, Feed};
-use super::key::DetachKey;
+use super::feed::Feed;
+use super::key::{self, DetachKey};
+use super::ours::Raw;
+use super::prefix::Prefix;
 use super::signals::Signals;
-use super::sink::{Progress, Sink};
-use super::words::{explanation, released};
+use super::sink::Sink;
+use super::{Input, Plan, Role};
 use crate::caller::ProcStatus;
 use crate::context::Context;
-use crate::cursor::{Cursor, Piece, gap_text};
+use crate::cursor::Cursor;
 use crate::error::{CliError, Kind};
 use crate::outcome;
 
@@ -35,10 +35,6 @@ const REST_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a command runs before people are told how to go on without it.
 const HINT_AFTER: Duration = Duration::from_secs(4);
-
-/// What a command ends with whose reader went away: 128 and SIGPIPE.
-const PIPE_CLOSED: u8 = 141;
-const HUNG_UP: u8 = 129;
 
 /// What a `task/started` notification is read for.
 #[derive(Deserialize)]
@@ -57,82 +53,149 @@ enum Awaited {
 
 /// Whether somebody here wants it in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Detach {
+pub(super) enum Detach {
     No,
     Wanted,
     Sent,
 }
 
-pub(super) struct Foreground<'a> {
-    context: &'a mut Context,
-    params: StartParams,
-    json: bool,
-    client: Client,
+/// Why we are gone before the task's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Our terminal is.
+    HungUp,
+    /// We were told to end, and only look on.
+    Told,
+    /// The detach key, of one who only looks on.
+    ByKey,
+    /// Nobody reads what we write, and we only look on.
+    Unread,
+}
+
+pub(super) struct Live<'a> {
+    pub(super) context: &'a mut Context,
+    pub(super) role: Role,
+    pub(super) json: bool,
+    /// The beginning of the names of our writes.
+    pub(super) token: String,
+    pub(super) client: Client,
     connected: bool,
     fruitless: u32,
     awaited: Awaited,
     /// Known as soon as the task is.
-    id: Option<String>,
-    last: Option<TaskInfo>,
-    cursor: Cursor,
+    pub(super) id: Option<String>,
+    pub(super) last: Option<TaskInfo>,
+    /// Where the output begins; none if it is not shown.
+    from: Option<Begin>,
+    pub(super) cursor: Cursor,
     output_over: bool,
     heard_at: Instant,
-    sink: Sink,
+    pub(super) opening: Vec<u8>,
+    pub(super) sink: Sink,
     /// Our own output could not be written.
-    broken: Option<CliError>,
-    feed: Option<Feed>,
-    signals: Signals,
-    key: Option<DetachKey>,
+    pub(super) broken: Option<CliError>,
+    pub(super) feed: Option<Feed>,
+    /// Our terminal, while every key goes to the task.
+    pub(super) raw: Option<Raw>,
+    /// Whether it was to be so from the beginning.
+    pub(super) with_keys: bool,
+    pub(super) prefix: Prefix,
+    pub(super) signals: Signals,
+    pub(super) key: Option<DetachKey>,
     /// When people are told of the key.
-    hint_at: Option<Instant>,
-    detach: Detach,
-    interrupts: usize,
-    hung_up: bool,
+    pub(super) hint_at: Option<Instant>,
+    pub(super) detach: Detach,
+    pub(super) interrupts: usize,
+    pub(super) left: Option<Left>,
     /// The hardest stop that was asked for here, and whether it has been sent on this connection.
-    order: Option<(StopLevel, bool)>,
+    pub(super) order: Option<(StopLevel, bool)>,
+    /// The size of our window, if the task's terminal does not have it yet.
+    pub(super) size: Option<Size>,
+    pub(super) resizing: Option<i64>,
+    /// Said while the terminal was the task's; told when it is ours again.
+    pub(super) notes: Vec<String>,
 }
 
-impl<'a> Foreground<'a> {
-    pub(super) fn run(
+impl<'a> Live<'a> {
+    pub(super) fn begin(
         context: &'a mut Context,
-        params: StartParams,
-        json: bool,
+        plan: Plan,
+        token: String,
         status: ProcStatus,
-    ) -> Result<u8, CliError> {
+    ) -> Result<Self, CliError> {
+        let Plan { role, input, from, opening, json } = plan;
         // Before anything is started: a Ctrl-C must not fall between.
-        let setting = std::env::var_os(vars::DETACH_KEY);
-        let key = DetachKey::take(setting.as_deref().filter(|text| !text.is_empty()))?;
-        let signals = Signals::register(status, key.is_some())
+        let keys = matches!(input, Input::Keys(_));
+        let key = if keys { None } else { DetachKey::take()? };
+        let prefix = Prefix::new(key::prefix()?.filter(|_| keys));
+        let signals = Signals::register(status, key.is_some() || keys)
             .map_err(|error| CliError::io("listen for signals", &error))?;
         let client = context.connect()?;
-        let feed = params.stdin.then(Feed::new);
-        let mut this = Self {
+        let (feed, raw) = match input {
+            Input::Nothing => (None, None),
+            Input::Bytes { close } => (Some(Feed::new(close)), None),
+            Input::Keys(ours) => (Some(Feed::new(false)), Some(ours.make_raw()?)),
+        };
+        let viewed = match &role {
+            Role::Caller(_) => None,
+            Role::Viewer { id } => Some(id.clone()),
+        };
+        Ok(Self {
             context,
-            params,
             json,
+            token,
             client,
             connected: true,
             fruitless: 0,
             awaited: Awaited::Nothing,
-            id: None,
             last: None,
+            from,
             cursor: Cursor::default(),
             output_over: false,
             heard_at: Instant::now(),
+            opening,
             sink: Sink::new(),
             broken: None,
             feed,
+            // A task that is there already gets the size that we have.
+            size: raw.as_ref().filter(|_| viewed.is_some()).map(|_| super::ours::size()),
+            raw,
+            with_keys: keys,
+            prefix,
             signals,
             hint_at: key.is_some().then(|| Instant::now() + HINT_AFTER),
             key,
             detach: Detach::No,
             interrupts: 0,
-            hung_up: false,
+            left: None,
             order: None,
-        };
-        this.ask()?;
-        this.work()?;
-        this.end()
+            resizing: None,
+            notes: Vec::new(),
+            id: viewed,
+            role,
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<u8, CliError> {
+        let worked = self.begin_work().and_then(|()| self.work());
+        // Whatever comes now is for people to read at their own terminal.
+        self.give_back_terminal();
+        worked?;
+        self.end()
+    }
+
+    fn begin_work(&mut self) -> Result<(), CliError> {
+        let opening = std::mem::take(&mut self.opening);
+        self.put(StreamName::Stdout, &opening);
+        // Of a start the output is asked for with it.
+        let followed = if self.is_viewer() { self.follow() } else { Ok(()) };
+        match followed.and_then(|()| self.ask()) {
+            Err(error) if error.kind == Kind::Disconnected => {
+                (self.connected, self.fruitless) = (false, 1);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     fn work(&mut self) -> Result<(), CliError> {
@@ -149,22 +212,46 @@ impl<'a> Foreground<'a> {
         Ok(())
     }
 
+    pub(super) const fn is_viewer(&self) -> bool {
+        matches!(self.role, Role::Viewer { .. })
+    }
+
+    /// Whether this task is no longer our business, and runs on. One that its line has put in the background never was.
+    pub(super) fn goes_on(&self, task: &TaskInfo) -> bool {
+        !task.status.is_ended() || (!self.is_viewer() && outcome::is_detached_by_its_line(task))
+    }
+
     fn is_over(&self) -> bool {
-        let Some(task) = &self.last else { return self.hung_up };
-        let all_shown = !self.params.follow || self.output_over || self.cursor.next >= task.output.bytes;
-        self.hung_up || outcome::goes_on_alone(task) || all_shown
+        if self.left.is_some() {
+            return true;
+        }
+        let Some(task) = &self.last else { return false };
+        let all_shown = self.from.is_none() || self.output_over || self.cursor.next >= task.output.bytes;
+        self.goes_on(task) || all_shown
     }
 
     /// Asks for what will tell the end: the start itself, or a wait for what was started.
     fn ask(&mut self) -> Result<(), CliError> {
         let Some(id) = self.id.clone() else {
-            self.awaited = Awaited::Start(self.client.send::<TaskStart>(&self.params)?);
+            if let Role::Caller(params) = &self.role {
+                self.awaited = Awaited::Start(self.client.send::<TaskStart>(&**params)?);
+            }
             return Ok(());
         };
         if self.last.is_none() {
-            let params = WaitParams { attach: true, ..WaitParams::for_end(id) };
+            let params = WaitParams { attach: !self.is_viewer(), ..WaitParams::for_end(id) };
             self.awaited = Awaited::Wait(self.client.send::<TaskWait>(&params)?);
         }
+        Ok(())
+    }
+
+    /// Asks for the output, from where it was begun with or from where we have come.
+    fn follow(&mut self) -> Result<(), CliError> {
+        let (Some(begin), Some(id)) = (self.from, self.id.clone()) else { return Ok(()) };
+        let from = if self.cursor.next > 0 { Begin::Offset(self.cursor.next) } else { begin };
+        let begun = self.client.call::<OutputFollow>(&FollowParams { id, from, stream: None })?;
+        self.from = Some(Begin::Offset(begun.from));
+        self.cursor = Cursor::at(self.cursor.next.max(begun.from));
         Ok(())
     }
 
@@ -181,11 +268,19 @@ impl<'a> Foreground<'a> {
         if self.detach == Detach::Sent {
             self.detach = Detach::Wanted;
         }
-        if let Some(id) = self.id.clone()
-            && self.params.follow
-        {
-            let from = Begin::Offset(self.cursor.next);
-            self.client.send::<OutputFollow>(&FollowParams { id, from, stream: None })?;
+        if self.resizing.take().is_some() {
+            self.size = Some(super::ours::size());
+        }
+        match self.follow() {
+            // What was shown once may be gone for good: its end is still to be told.
+            Err(error) if error.rpc().is_some_and(|rpc| rpc.data.kind != ErrorKind::ShuttingDown) => {
+                let text = error.rpc().map(ToString::to_string).unwrap_or_default();
+                self.say(&format!("belay: {text}"));
+            }
+            Err(error) if error.rpc().is_some() => {
+                return Err(CliError::new(Kind::Disconnected, "the daemon leaves"));
+            }
+            other => other?,
         }
         self.ask()
     }
@@ -197,6 +292,7 @@ impl<'a> Foreground<'a> {
         self.hear();
         self.give_order()?;
         self.give_detach()?;
+        self.give_size()?;
         self.give_hint();
         self.give_input()?;
         if self.is_over() {
@@ -220,7 +316,7 @@ impl<'a> Foreground<'a> {
         fds.extend(self.signals.poll_fds());
         let input = fds.len();
         let stdin = rustix::stdio::stdin();
-        if self.id.is_some() && self.feed.as_ref().is_some_and(Feed::wants_input) {
+        if self.id.is_some() && self.wants_input() {
             fds.push(PollFd::new(&stdin, PollFlags::IN));
         }
         let rest = self.last.is_some().then(|| self.heard_at + REST_LIMIT);
@@ -273,6 +369,11 @@ impl<'a> Foreground<'a> {
             self.ended(waited.task);
             return Ok(());
         }
+        if self.resizing == Some(id) {
+            // One that ends meanwhile needs no size.
+            self.resizing = None;
+            return Ok(());
+        }
         if let Some(feed) = &mut self.feed
             && feed.is_answer(id)
         {
@@ -281,10 +382,10 @@ impl<'a> Foreground<'a> {
                 Err(error) => Err(error),
             };
             if let Err(error) = feed.answered(result, Instant::now()) {
-                self.context.note(&format!("belay: standard input: {error}"));
+                self.say(&format!("belay: standard input: {error}"));
             }
         } else if let Err(error) = result {
-            self.context.note(&format!("belay: {error}"));
+            self.say(&format!("belay: {error}"));
         }
         Ok(())
     }
@@ -294,138 +395,6 @@ impl<'a> Foreground<'a> {
         self.id = Some(task.id.clone());
         self.feed = None;
         self.last = Some(task);
-    }
-
-    fn show(&mut self, pieces: Vec<Piece>) {
-        for piece in pieces {
-            let chunk = match piece {
-                Piece::Chunk(chunk) => chunk,
-                Piece::Gap(from, to) => {
-                    self.context.note(&gap_text(from, to));
-                    continue;
-                }
-            };
-            let mut bytes = chunk.data.0.as_slice();
-            while !bytes.is_empty() && !self.hung_up {
-                match self.sink.write_some(chunk.stream, bytes, &self.signals) {
-                    Ok(Progress::Wrote(length)) => bytes = &bytes[length..],
-                    Ok(Progress::Signal) => {
-                        self.hear();
-                        // A broken connection is noticed by whoever reads from it next.
-                        let _ = self.give_order().and_then(|()| self.give_detach());
-                        if self.detach == Detach::Sent {
-                            // Nobody reads here now; the log has it all.
-                            return;
-                        }
-                    }
-                    Err(errno) => {
-                        self.sink.close(chunk.stream);
-                        self.broken.get_or_insert(CliError::output(&errno.into()));
-                        self.want(StopLevel::Terminate);
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    /// What was sent to us is passed on: Ctrl-C asks once, insists, then kills.
-    fn hear(&mut self) {
-        let heard = self.signals.take();
-        if heard.hangups > 0 {
-            self.hung_up = true;
-        }
-        if heard.quits > 0 && self.detach == Detach::No {
-            self.detach = Detach::Wanted;
-        }
-        for _ in 0..heard.interrupts {
-            self.interrupts += 1;
-            let (level, said) = match self.interrupts {
-                1 => (StopLevel::Interrupt, "interrupting; once more to terminate it"),
-                2 => (StopLevel::Terminate, "terminating; once more to kill it"),
-                _ => (StopLevel::Kill, "killing"),
-            };
-            if self.interrupts <= 3 {
-                self.context.note(&format!("belay: {said}"));
-            }
-            self.want(level);
-        }
-        if heard.terminates > 0 {
-            self.context.note("belay: terminating");
-            self.want(StopLevel::Terminate);
-        }
-    }
-
-    fn want(&mut self, level: StopLevel) {
-        let harder = self.order.is_none_or(|(before, _)| rank(level) > rank(before));
-        if harder {
-            self.order = Some((level, false));
-        }
-    }
-
-    fn give_order(&mut self) -> Result<(), CliError> {
-        let (Some((level, false)), Some(id)) = (self.order, &self.id) else { return Ok(()) };
-        if self.last.is_some() {
-            return Ok(());
-        }
-        let reason = if self.broken.is_some() {
-            "its output could not be written"
-        } else if self.interrupts > 0 {
-            "interrupted at the terminal"
-        } else {
-            "belay run was told to terminate"
-        };
-        let params = StopParams {
-            id: id.clone(),
-            level: Some(level),
-            grace_ms: None,
-            reason: Some(reason.to_owned()),
-            actor: None,
-            wait: false,
-        };
-        self.client.send::<TaskStop>(&params)?;
-        self.order = Some((level, true));
-        Ok(())
-    }
-
-    fn give_detach(&mut self) -> Result<(), CliError> {
-        let (Detach::Wanted, Some(id), None) = (self.detach, &self.id, &self.last) else { return Ok(()) };
-        self.client.send::<TaskDetach>(&DetachParams { id: id.clone(), actor: None })?;
-        self.detach = Detach::Sent;
-        Ok(())
-    }
-
-    /// Once, when it takes long enough to wonder.
-    fn give_hint(&mut self) {
-        if self.hint_at.is_some_and(|at| Instant::now() >= at) {
-            self.hint_at = None;
-            if let Some(key) = &self.key {
-                self.context.hint(&format!("{} moves it to the background", key.name));
-            }
-        }
-    }
-
-    fn give_input(&mut self) -> Result<(), CliError> {
-        let (Some(feed), Some(id)) = (&mut self.feed, &self.id) else { return Ok(()) };
-        if let Some(portion) = feed.next(Instant::now()) {
-            let key = self.params.token.as_ref().map(|token| format!("{token}-{}", portion.number));
-            let params = WriteParams { id: id.clone(), data: portion.data, close: portion.close, key };
-            feed.sent(self.client.send::<TaskWrite>(&params)?);
-        }
-        Ok(())
-    }
-
-    fn read_input(&mut self) {
-        let Some(feed) = &mut self.feed else { return };
-        let mut buffer = vec![0; feed::CHUNK_BYTES];
-        match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
-            Ok(length) => feed.input(&buffer[..length]),
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => {
-                feed.input(&[]);
-                self.context.note(&format!("belay: standard input: {}", std::io::Error::from(errno)));
-            }
-        }
     }
 
     /// The task has ended and its last bytes were not sent: they are asked for.
@@ -443,36 +412,6 @@ impl<'a> Foreground<'a> {
                 return Ok(());
             }
         }
-    }
-
-    fn end(self) -> Result<u8, CliError> {
-        let Some(task) = self.last else {
-            let name = self.id.as_deref().unwrap_or("the task");
-            self.context.note(&format!("belay: the terminal is gone; {name} runs on"));
-            return Ok(HUNG_UP);
-        };
-        if self.json {
-            self.context.out.json(&task)?;
-        }
-        if outcome::goes_on_alone(&task) {
-            return released(self.context, &task, self.json);
-        }
-        if let Some(error) = self.broken {
-            return if error.is_quiet() { Ok(PIPE_CLOSED) } else { Err(error) };
-        }
-        if let Some(text) = explanation(&task, self.order.is_some()) {
-            self.context.note(&text);
-        }
-        Ok(outcome::exit_code(&task))
-    }
-}
-
-const fn rank(level: StopLevel) -> u8 {
-    match level {
-        StopLevel::Drain => 0,
-        StopLevel::Interrupt => 1,
-        StopLevel::Terminate => 2,
-        StopLevel::Kill => 3,
     }
 }
 

@@ -1,13 +1,16 @@
-//! Signals to a foreground `belay run`, as bytes on sockets that a poll can wait for.
+//! Signals to a command that is there while a task runs, as bytes on sockets that a poll can wait for.
 
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::low_level::pipe;
 
 use crate::caller::ProcStatus;
+
+/// How many signals are listened for.
+pub(super) const SIGNALS: usize = 5;
 
 /// How often each has come since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,12 +20,14 @@ pub(super) struct Heard {
     pub(super) hangups: usize,
     /// The detach key, where one was taken.
     pub(super) quits: usize,
+    /// Our window has another size.
+    pub(super) resizes: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// The reading ends, for SIGINT, SIGTERM, SIGHUP and SIGQUIT. One that we are told to ignore stays silent.
-    sources: [UnixStream; 4],
+    /// The reading ends, for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH. One that we are told to ignore stays silent.
+    sources: [UnixStream; SIGNALS],
     /// Keeps the other end of the silent ones open, so that a poll sees no end.
     _silent: Vec<UnixStream>,
 }
@@ -41,17 +46,18 @@ impl Signals {
             }
             Ok::<_, io::Error>(read)
         };
-        let sources = [source(SIGINT)?, source(SIGTERM)?, source(SIGHUP)?, source(SIGQUIT)?];
+        let sources =
+            [source(SIGINT)?, source(SIGTERM)?, source(SIGHUP)?, source(SIGQUIT)?, source(SIGWINCH)?];
         Ok(Self { sources, _silent: silent })
     }
 
-    pub(super) fn poll_fds(&self) -> [PollFd<'_>; 4] {
+    pub(super) fn poll_fds(&self) -> [PollFd<'_>; SIGNALS] {
         self.sources.each_ref().map(|source| PollFd::new(source, PollFlags::IN))
     }
 
     pub(super) fn take(&self) -> Heard {
-        let [interrupts, terminates, hangups, quits] = self.sources.each_ref().map(drain);
-        Heard { interrupts, terminates, hangups, quits }
+        let [interrupts, terminates, hangups, quits, resizes] = self.sources.each_ref().map(drain);
+        Heard { interrupts, terminates, hangups, quits, resizes }
     }
 }
 
@@ -79,6 +85,6 @@ mod tests {
         signal_hook::low_level::raise(SIGTERM).unwrap();
         signal_hook::low_level::raise(SIGINT).unwrap();
         signal_hook::low_level::raise(SIGQUIT).unwrap();
-        assert_eq!(signals.take(), Heard { interrupts: 2, terminates: 1, hangups: 0, quits: 1 });
+        assert_eq!(signals.take(), Heard { interrupts: 2, terminates: 1, hangups: 0, quits: 1, resizes: 0 });
     }
 }

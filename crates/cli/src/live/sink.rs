@@ -1,4 +1,4 @@
-//! Where the bytes of a foreground task go: our own two streams, exactly. A reader that does not read holds up the
+//! Where the bytes of a task go: our own two streams, exactly. A reader that does not read holds up the
 //! bytes, never the signals.
 
 use std::os::fd::BorrowedFd;
@@ -7,7 +7,7 @@ use belay_protocol::output::StreamName;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use super::signals::Signals;
+use super::signals::{SIGNALS, Signals};
 
 /// What a pipe that is ready to be written takes without waiting.
 const SURE_BYTES: usize = 4096;
@@ -49,33 +49,42 @@ impl Sink {
         }
     }
 
+    pub(super) fn is_terminal(&self, stream: StreamName) -> bool {
+        rustix::termios::isatty(self.target(stream).fd)
+            || rustix::termios::tcgetwinsize(self.target(stream).fd) == Err(Errno::IO)
+    }
+
+    const fn target(&self, stream: StreamName) -> &Target {
+        match stream {
+            StreamName::Stdout => &self.stdout,
+            StreamName::Stderr => &self.stderr,
+        }
+    }
+
     pub(super) fn write_some(
         &self,
         stream: StreamName,
         bytes: &[u8],
         signals: &Signals,
     ) -> Result<Progress, Errno> {
-        let target = match stream {
-            StreamName::Stdout => &self.stdout,
-            StreamName::Stderr => &self.stderr,
-        };
+        let target = self.target(stream);
         if !target.open {
             return Ok(Progress::Wrote(bytes.len()));
         }
         if target.is_file {
             return target.write(&bytes[..bytes.len().min(FILE_BYTES)]);
         }
-        let [interrupt, terminate, hangup, quit] = signals.poll_fds();
-        let mut fds = [interrupt, terminate, hangup, quit, PollFd::new(&target.fd, PollFlags::OUT)];
+        let mut fds = signals.poll_fds().to_vec();
+        fds.push(PollFd::new(&target.fd, PollFlags::OUT));
         match rustix::event::poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
         let ready = |fd: &PollFd| !fd.revents().is_empty();
-        if fds[..4].iter().any(ready) {
+        if fds[..SIGNALS].iter().any(ready) {
             return Ok(Progress::Signal);
         }
-        if !ready(&fds[4]) {
+        if !ready(&fds[SIGNALS]) {
             return Ok(Progress::Wrote(0));
         }
         target.write(&bytes[..bytes.len().min(SURE_BYTES)])

@@ -20,10 +20,13 @@ pub(super) struct Feed {
     held: Vec<u8>,
     /// Our own input has ended.
     ended: bool,
+    /// The end is passed on.
+    close: bool,
     stage: Stage,
     pause: Duration,
-    /// Of the portion at hand: asked for twice, it is written once.
+    /// Of the portion at hand: asked for twice, it is written once, and so it must not have grown meanwhile.
     number: u64,
+    length: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +49,10 @@ pub(super) struct Portion {
 }
 
 impl Feed {
-    pub(super) const fn new() -> Self {
-        Self { held: Vec::new(), ended: false, stage: Stage::Ready, pause: SHORTEST_PAUSE, number: 0 }
+    /// `close`: the end of our input is the end of the task's.
+    pub(super) const fn new(close: bool) -> Self {
+        let pause = SHORTEST_PAUSE;
+        Self { held: Vec::new(), ended: false, close, stage: Stage::Ready, pause, number: 0, length: 0 }
     }
 
     /// Whether our standard input is to be read now.
@@ -59,6 +64,13 @@ impl Feed {
     pub(super) fn input(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
         self.ended |= bytes.is_empty();
+    }
+
+    /// Keys come when they come. What a task does not read for so long that this is full is dropped, as terminals do.
+    pub(super) fn keys(&mut self, bytes: &[u8]) {
+        if self.held.len() + bytes.len() <= CHUNK_BYTES && self.stage != Stage::Done {
+            self.held.extend_from_slice(bytes);
+        }
     }
 
     /// When there will be something to do again.
@@ -75,10 +87,16 @@ impl Feed {
         {
             self.stage = Stage::Ready;
         }
-        let something = !self.held.is_empty() || self.ended;
+        if self.length == 0 {
+            self.length = self.held.len();
+        }
+        if self.ended && !self.close && self.length == 0 {
+            self.stage = Stage::Done;
+        }
+        let something = self.length > 0 || self.ended;
         (self.stage == Stage::Ready && something).then(|| Portion {
-            data: Bytes(self.held.clone()),
-            close: self.ended && self.held.is_empty(),
+            data: Bytes(self.held[..self.length].to_vec()),
+            close: self.ended && self.length == 0,
             number: self.number,
         })
     }
@@ -99,10 +117,10 @@ impl Feed {
     ) -> Result<(), RpcError> {
         match result {
             Ok(written) => {
-                let taken =
-                    usize::try_from(written.accepted_bytes).unwrap_or(usize::MAX).min(self.held.len());
-                let closing = self.held.is_empty();
+                let taken = usize::try_from(written.accepted_bytes).unwrap_or(usize::MAX).min(self.length);
+                let closing = self.length == 0;
                 self.number += 1;
+                self.length = 0;
                 self.held.drain(..taken);
                 if closing {
                     self.stage = Stage::Done;
@@ -156,7 +174,7 @@ mod tests {
     #[test]
     fn bytes_go_out_one_portion_at_a_time_and_then_the_close() {
         let now = Instant::now();
-        let mut feed = Feed::new();
+        let mut feed = Feed::new(true);
         assert!(feed.wants_input());
         assert_eq!(feed.next(now), None);
         feed.input(b"hello");
@@ -179,7 +197,7 @@ mod tests {
     #[test]
     fn a_task_that_does_not_read_is_waited_for() {
         let now = Instant::now();
-        let mut feed = Feed::new();
+        let mut feed = Feed::new(true);
         feed.input(b"x");
         feed.sent(1);
         feed.answered(Err(RpcError::new(ErrorKind::Busy, "full")), now).unwrap();
@@ -195,12 +213,39 @@ mod tests {
     #[test]
     fn what_may_have_arrived_is_sent_again_under_its_number() {
         let now = Instant::now();
-        let mut feed = Feed::new();
+        let mut feed = Feed::new(true);
         feed.disconnected();
         feed.input(b"abc");
         feed.sent(1);
         assert_eq!(feed.next(now), None);
         feed.disconnected();
         assert_eq!(feed.next(now), Some(Portion { data: "abc".into(), close: false, number: 0 }));
+    }
+
+    #[test]
+    fn keys_that_come_meanwhile_are_another_portion() {
+        let now = Instant::now();
+        let mut feed = Feed::new(false);
+        feed.keys(b"ab");
+        assert_eq!(feed.next(now).unwrap().data, "ab".into());
+        feed.sent(1);
+        feed.keys(b"c");
+        feed.disconnected();
+        assert_eq!(feed.next(now), Some(Portion { data: "ab".into(), close: false, number: 0 }));
+        feed.sent(2);
+        feed.answered(Ok(written(2, 0)), now).unwrap();
+        assert_eq!(feed.next(now), Some(Portion { data: "c".into(), close: false, number: 1 }));
+    }
+
+    #[test]
+    fn an_end_that_is_not_passed_on_is_the_end_of_asking() {
+        let now = Instant::now();
+        let mut feed = Feed::new(false);
+        feed.input(b"x");
+        feed.input(b"");
+        assert!(feed.next(now).is_some());
+        feed.sent(1);
+        feed.answered(Ok(written(1, 0)), now).unwrap();
+        assert_eq!((feed.next(now), feed.wants_input(), feed.wake_at()), (None, false, None));
     }
 }

@@ -1,5 +1,5 @@
-//! The key that moves a foreground command to the background. The terminal itself watches for it, in the place of its
-//! quit key: what is typed ahead stays where it is, and nothing is read here.
+//! The key with which one leaves a task that goes on. For a task on pipes the terminal itself watches for it, in the place
+//! of its quit key: what is typed ahead stays where it is, and nothing is read here. For one at a terminal it is a prefix.
 
 use std::ffi::OsStr;
 
@@ -21,8 +21,8 @@ pub(super) struct DetachKey {
 impl DetachKey {
     /// None where there is no terminal, where we are in the background of it, where the key is switched off, and where we
     /// are only part of what runs there: a script's shell, or `make`, would be hit by the key too.
-    pub(super) fn take(setting: Option<&OsStr>) -> Result<Option<Self>, CliError> {
-        let Some(key) = parse(setting)? else { return Ok(None) };
+    pub(super) fn take() -> Result<Option<Self>, CliError> {
+        let Some(key) = prefix()? else { return Ok(None) };
         let stdin = rustix::stdio::stdin();
         // Setting a terminal from the background would stop us.
         let own = rustix::process::getpid();
@@ -33,7 +33,7 @@ impl DetachKey {
         if tcsetattr(stdin, OptionalActions::Now, &with_key).is_err() {
             return Ok(None);
         }
-        Ok(Some(Self { before, name: format!("Ctrl-{}", char::from(key | 0x40)) }))
+        Ok(Some(Self { before, name: name(key) }))
     }
 }
 
@@ -41,6 +41,17 @@ impl Drop for DetachKey {
     fn drop(&mut self) {
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.before);
     }
+}
+
+/// The key that was chosen; none if it is switched off.
+pub(super) fn prefix() -> Result<Option<u8>, CliError> {
+    let setting = std::env::var_os(vars::DETACH_KEY);
+    parse(setting.as_deref().filter(|text| !text.is_empty()))
+}
+
+/// As people say it.
+pub(super) fn name(key: u8) -> String {
+    format!("Ctrl-{}", char::from(key | 0x40))
 }
 
 fn parse(setting: Option<&OsStr>) -> Result<Option<u8>, CliError> {

@@ -1,4 +1,4 @@
-//! What people are told when a foreground command is over for them: why it ended, or that it goes on without them.
+//! What people are told when a command is over for them: why it ended, or that it goes on without them.
 
 use belay_protocol::task::{Status, TaskInfo};
 
@@ -7,10 +7,11 @@ use crate::error::CliError;
 use crate::outcome;
 
 /// Nobody waits for it any more, and it goes on: the id, and what to type next.
-pub(super) fn released(context: &mut Context, task: &TaskInfo, json: bool) -> Result<u8, CliError> {
+/// `quiet`: standard output is not for the id.
+pub(super) fn released(context: &mut Context, task: &TaskInfo, quiet: bool) -> Result<u8, CliError> {
     let left = outcome::left_behind(task);
     let ended = task.status.is_ended();
-    if left.is_none() && !json {
+    if left.is_none() && !quiet {
         context.out.line(&task.id)?;
         context.out.flush()?;
     }

@@ -1,0 +1,94 @@
+//! Being there while a task runs: its output to our streams, our input to it, signals passed on, and a new connection when
+//! a daemon dies. `run` is there as its caller, `attach` as one who looks on; both are this one loop.
+
+mod end;
+mod engine;
+mod feed;
+mod input;
+mod key;
+mod modes;
+mod orders;
+mod ours;
+mod picture;
+mod prefix;
+mod show;
+mod signals;
+mod sink;
+mod words;
+
+use belay_protocol::task::StartParams;
+
+use crate::caller::{self, ProcStatus};
+use crate::context::Context;
+use crate::error::CliError;
+use engine::Live;
+pub(crate) use ours::{Ours, size_for_task};
+pub(crate) use picture::{RECENT_BYTES, Recent};
+#[cfg(test)]
+pub(crate) use words::explanation;
+
+/// Why we are here.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// We start it and wait for it in the foreground: what is done to us is done to it.
+    Caller(Box<StartParams>),
+    /// We look on: we may leave, and it goes on.
+    Viewer { id: String },
+}
+
+/// What becomes of our standard input.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Nothing,
+    /// Its bytes go to the task; whether its end does too.
+    Bytes {
+        close: bool,
+    },
+    /// The keys of a terminal that is ours: everything but the detach prefix goes to the task.
+    Keys(Ours),
+}
+
+/// Everything that differs between those who use the loop.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) role: Role,
+    pub(crate) input: Input,
+    /// Where its output is shown from; none if it is not shown.
+    pub(crate) from: Option<belay_protocol::output::From>,
+    /// What is put on our terminal before that.
+    pub(crate) opening: Vec<u8>,
+    pub(crate) json: bool,
+}
+
+impl Plan {
+    pub(crate) fn go(self, context: &mut Context, status: ProcStatus) -> Result<u8, CliError> {
+        let token = match &self.role {
+            Role::Caller(params) => params.token.clone(),
+            Role::Viewer { .. } => None,
+        };
+        let token = token.map_or_else(caller::random_token, Ok)?;
+        Live::begin(context, self, token, status)?.run()
+    }
+}
+
+/// Starts a task and stays with it.
+pub(crate) fn foreground(
+    context: &mut Context,
+    params: StartParams,
+    json: bool,
+    status: ProcStatus,
+) -> Result<u8, CliError> {
+    let ours = if params.pty.is_some() && !json { Ours::find() } else { None };
+    let input = match ours {
+        Some(ours) => {
+            if let Some(key) = key::prefix()? {
+                context.hint(&format!("{} d detaches", key::name(key)));
+            }
+            Input::Keys(ours)
+        }
+        None if params.stdin => Input::Bytes { close: true },
+        None => Input::Nothing,
+    };
+    let from = params.follow.then_some(belay_protocol::output::From::Offset(0));
+    Plan { role: Role::Caller(Box::new(params)), input, from, opening: Vec::new(), json }.go(context, status)
+}

@@ -1,0 +1,70 @@
+//! What goes to our own streams: the task's output, and what we have to say ourselves.
+
+use belay_protocol::life::StopLevel;
+use belay_protocol::output::StreamName;
+use rustix::io::Errno;
+
+use super::engine::{Detach, Left, Live};
+use super::sink::Progress;
+use crate::cursor::{Piece, gap_text};
+use crate::error::CliError;
+
+impl Live<'_> {
+    pub(super) fn show(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            match piece {
+                Piece::Chunk(chunk) => self.put(chunk.stream, &chunk.data.0),
+                Piece::Gap(from, to) => self.say(&gap_text(from, to)),
+            }
+        }
+    }
+
+    /// Writes it all, unless somebody here goes before. A signal does not wait for a reader that does not read.
+    pub(super) fn put(&mut self, stream: StreamName, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() && self.left.is_none() {
+            match self.sink.write_some(stream, rest, &self.signals) {
+                Ok(Progress::Wrote(length)) => {
+                    if let Some(raw) = &mut self.raw {
+                        raw.modes.feed(&rest[..length]);
+                    }
+                    rest = &rest[length..];
+                }
+                Ok(Progress::Signal) => {
+                    self.hear();
+                    // A broken connection is noticed by whoever reads from it next.
+                    let _ = self.give_order().and_then(|()| self.give_detach());
+                    if self.detach == Detach::Sent {
+                        // Nobody reads here now; the log has it all.
+                        return;
+                    }
+                }
+                Err(errno) => return self.cannot_write(stream, errno),
+            }
+        }
+    }
+
+    fn cannot_write(&mut self, stream: StreamName, errno: Errno) {
+        // What a terminal says that is gone. Its SIGHUP may come later, by way of the shell.
+        if errno == Errno::IO && self.sink.is_terminal(stream) {
+            self.left = Some(Left::HungUp);
+            return;
+        }
+        self.sink.close(stream);
+        self.broken.get_or_insert(CliError::output(&errno.into()));
+        if self.is_viewer() {
+            self.left = Some(Left::Unread);
+        } else {
+            self.want(StopLevel::Terminate);
+        }
+    }
+
+    /// A line for people; while the terminal is the task's, it waits.
+    pub(super) fn say(&mut self, line: &str) {
+        if self.raw.is_some() {
+            self.notes.push(line.to_owned());
+        } else {
+            self.context.note(line);
+        }
+    }
+}

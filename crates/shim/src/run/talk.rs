@@ -1,0 +1,118 @@
+//! A shim's conversation with a daemon: taking its connection, hearing what it wants, and being left by it. What is about
+//! the life of a task goes to the core.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixListener;
+
+use belay_os::pty;
+use belay_protocol::shim::{FromShim, Now, ToShim};
+use belay_protocol::task::Size;
+
+use super::{Shim, now};
+use crate::core::Input;
+use crate::link::Link;
+
+impl Shim {
+    /// A daemon connects: whoever comes last is the one, for only one can hold the home.
+    pub(super) fn accept(&mut self) -> io::Result<()> {
+        let Ok((stream, _)) = self.listener.accept() else { return Ok(()) };
+        let ours = rustix::net::sockopt::socket_peercred(&stream)
+            .is_ok_and(|peer| peer.uid == rustix::process::getuid());
+        if ours {
+            self.watched = false;
+            self.link = Some(Link::new(stream.into())?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn hear(&mut self) -> io::Result<()> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let open = link.fill(&mut self.buffer).unwrap_or(false);
+        while let Some(message) = self.link.as_mut().and_then(|link| link.next().transpose()) {
+            match message {
+                Ok(message) => self.obey(message)?,
+                Err(_) => return self.lose_daemon(),
+            }
+        }
+        if open { Ok(()) } else { self.lose_daemon() }
+    }
+
+    fn obey(&mut self, message: ToShim) -> io::Result<()> {
+        match message {
+            ToShim::Write { write, data, close, key } => {
+                let task = self.task.as_mut();
+                let closed = belay_protocol::shim::WriteResult::Closed;
+                let result = task.map_or(closed, |task| task.stdin.accept(&data.0, close, key));
+                self.say(&FromShim::Written { write, result });
+            }
+            ToShim::Resize { resize, size } => {
+                let pty = self.resize(size);
+                self.say(&FromShim::Resized { resize, pty });
+            }
+            ToShim::Watch { on } => {
+                self.watched = on;
+                self.told_bytes = 0;
+            }
+            ToShim::Query { query } => {
+                let answer = self.present(query);
+                self.say(&FromShim::Now(Box::new(answer)));
+            }
+            message @ (ToShim::Hello { .. }
+            | ToShim::Start(_)
+            | ToShim::Stop { .. }
+            | ToShim::Detach { .. }
+            | ToShim::Ack { .. }) => {
+                // What ended by itself before the stop, or the detach, reached it ended by itself.
+                self.look_after_tree()?;
+                self.feed(Input::Daemon(message))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The size that the terminal has now.
+    fn resize(&mut self, size: Size) -> Option<Size> {
+        let slave = self.task.as_ref().and_then(|task| task.slave.as_ref())?;
+        if pty::resize(slave, size.rows, size.cols).is_ok() {
+            self.core.set_pty(size);
+        }
+        self.core.pty()
+    }
+
+    fn present(&self, query: u64) -> Now {
+        let task = self.task.as_ref();
+        Now {
+            query,
+            output: task.map(|task| task.output.info()).unwrap_or_default(),
+            capture: task.and_then(|task| task.output.fault()),
+            clocks: self.core.remaining(now()),
+            stdin_open: task.is_some_and(|task| task.stdin.is_open()),
+            pty: self.core.pty(),
+        }
+    }
+
+    pub(super) fn lose_daemon(&mut self) -> io::Result<()> {
+        self.link = None;
+        self.link_broken = false;
+        self.watched = false;
+        self.keep_reachable();
+        self.feed(Input::DaemonGone)
+    }
+
+    /// Makes the socket again if somebody removed it: the next daemon has no other way to us.
+    fn keep_reachable(&mut self) {
+        if self.task.is_none() || self.socket.exists() {
+            return;
+        }
+        if let Some(dir) = self.socket.parent() {
+            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        }
+        if let Ok(listener) = UnixListener::bind(&self.socket).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        }) {
+            self.listener = listener;
+        }
+    }
+}
