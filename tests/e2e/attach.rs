@@ -32,7 +32,7 @@ fn vim(world: &World, file: &str) -> String {
     id
 }
 
-// proves O1, W6, D7
+// proves T4, T5, O1, W6
 #[test]
 fn a_running_vim_is_seen_by_all_and_left_by_each() {
     let world = world();
@@ -63,7 +63,7 @@ fn a_running_vim_is_seen_by_all_and_left_by_each() {
     assert_eq!(text, "alpha\nbeta\ngamma\none and two\n");
 }
 
-// proves F1, D7
+// proves T3, T4, F1
 #[test]
 fn who_looks_on_does_not_detach_who_waits() {
     let world = world();
@@ -84,14 +84,14 @@ fn who_looks_on_does_not_detach_who_waits() {
     code(&caller, 9);
 }
 
-// proves D1
+// proves T4, D1
 #[test]
 fn the_view_goes_on_when_the_daemon_dies() {
     let world = world();
     let id = world.run_detached(["--pty", "--env", "PS1=inner% ", "--", "bash", "--norc"]);
     let tmux = Tmux::new(&world, 80, 24);
     attach(&tmux, &id);
-    tmux.wait_for_text("inner%");
+    tmux.wait_for("its screen, and nothing twice", |screen| screen == "inner%");
     for round in 1..=3 {
         world.kill_daemon();
         tmux.line(&format!("echo round $(({round} * 111))"));
@@ -104,7 +104,7 @@ fn the_view_goes_on_when_the_daemon_dies() {
     assert_eq!(world.wait_ended(&id).outcome.unwrap().exit_code, Some(5));
 }
 
-// proves D7
+// proves T4, D7
 #[test]
 fn a_terminal_that_goes_away_ends_the_looking_and_not_the_task() {
     let world = world();
@@ -121,7 +121,7 @@ fn a_terminal_that_goes_away_ends_the_looking_and_not_the_task() {
     assert_eq!(world.get(&id).status, Status::Running);
 }
 
-// proves O2, K1
+// proves T4, O2, K1
 #[test]
 fn a_task_without_a_terminal_is_followed_and_interrupted() {
     let world = world();
@@ -161,7 +161,7 @@ fn what_has_ended_is_told_with_its_last_lines_and_its_code() {
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("there is no task"));
 }
 
-// proves W6, D7
+// proves T4, W6, D7
 #[test]
 fn without_a_terminal_bytes_go_both_ways_and_an_end_is_only_ours() {
     let world = world();
