@@ -135,6 +135,16 @@ fn control_c_goes_to_what_is_in_the_foreground_there() {
     code(&tmux, 7);
 }
 
+/// Waits until the `cat` of the one task is in this state.
+#[track_caller]
+fn wait_for_cat(world: &World, right: impl Fn(&str) -> bool) {
+    wait_until("a cat", LONG, || {
+        let processes = world.get(&running(world).id).processes.unwrap_or_default();
+        let found = processes.iter().any(|process| process.command == "cat" && right(&process.state));
+        if found { Ok(()) } else { Err(format!("{processes:?}")) }
+    });
+}
+
 // proves T1
 #[test]
 fn a_job_is_suspended_and_brought_back_by_the_shell_inside() {
@@ -143,17 +153,39 @@ fn a_job_is_suspended_and_brought_back_by_the_shell_inside() {
     tmux.line("PS1='inner% ' $BELAY run --pty -- bash --norc; echo code=$?");
     tmux.wait_for_text("\ninner%");
     tmux.line("cat");
+    // Before it is there the terminal is the shell's, in which Enter is another character.
+    wait_for_cat(&world, |state| state == "S");
     tmux.line("first");
     tmux.wait_for("an echo and an answer", |screen| screen.contains("first\nfirst"));
     tmux.press(&["C-z"]);
     tmux.wait_for("a suspended job", |screen| screen.contains("Stopped") && screen.ends_with("inner%"));
+    wait_for_cat(&world, |state| state == "T");
     tmux.line("fg");
+    wait_for_cat(&world, |state| state == "S");
     tmux.line("second");
     tmux.wait_for("the job again", |screen| screen.contains("second\nsecond"));
     tmux.press(&["C-d"]);
     tmux.wait_for("its end", |screen| screen.ends_with("second\ninner%"));
     tmux.press(&["C-d"]);
     code(&tmux, 0);
+}
+
+// proves T1, T5
+#[test]
+fn a_script_may_use_the_terminal_and_a_job_in_the_background_leaves_it_alone() {
+    let world = world();
+    let tmux = Tmux::new(&world, 80, 24);
+    note_settings(&tmux, &world);
+    tmux.line(
+        "sh -c '$BELAY run --pty -- sh -c \"echo here; read word; echo got \\$word\"; exit 3'; echo code=$?",
+    );
+    tmux.wait_for("a script's command", |screen| screen.contains("\nhere"));
+    tmux.line("word");
+    tmux.wait_for_text("got word");
+    code(&tmux, 3);
+    tmux.line("clear; $BELAY run --pty -- sh -c 'sleep 0.2; tty >/dev/null && echo its own' & wait $!; echo code=$?");
+    tmux.wait_for("its end", |screen| screen.starts_with("its own\ncode=0"));
+    is_set_as_before(&tmux, &world);
 }
 
 // proves T3
@@ -234,7 +266,8 @@ fn a_command_at_a_terminal_goes_on_when_the_daemon_dies() {
     for round in 1..=3 {
         world.kill_daemon();
         tmux.line(&format!("echo round $(({round} * 111))"));
-        tmux.wait_for_text(&format!("\nround {round}{round}{round}\n"));
+        let answer = format!("\nround {round}{round}{round}\ninner%");
+        tmux.wait_for("an answer and the prompt", |screen| screen.ends_with(&answer));
     }
     let screen = tmux.screen();
     assert_eq!(screen.matches("inner% echo round").count(), 3, "typed once each: {screen}");

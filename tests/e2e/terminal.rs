@@ -116,7 +116,8 @@ fn whoever_goes_on_writing_from_outside_keeps_nobody() {
     let said = world.wait_for_output(&id, "its terminal's name", |heard| heard.ends_with(b"\r\n"));
     let name = String::from_utf8(said).unwrap().trim().to_owned();
     // It ends when the terminal is gone for good.
-    let outside = world.shell_in_background(&format!("exec yes >{name} 2>/dev/null"));
+    let outside =
+        world.shell_in_background(&format!("for i in 1 2 3 4; do yes >{name} 2>/dev/null & done; wait"));
     world.wait_for_output(&id, "a stranger's words", |heard| heard.ends_with(b"y\r\n"));
     world.belay(["send", &id, "go"]).ok();
     let ended = world.wait_ended(&id);
