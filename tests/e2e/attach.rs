@@ -32,7 +32,7 @@ fn vim(world: &World, file: &str) -> String {
     id
 }
 
-// proves O1, W6, D7
+// proves T4, T5, O1, W6
 #[test]
 fn a_running_vim_is_seen_by_all_and_left_by_each() {
     let world = world();
@@ -63,7 +63,28 @@ fn a_running_vim_is_seen_by_all_and_left_by_each() {
     assert_eq!(text, "alpha\nbeta\ngamma\none and two\n");
 }
 
-// proves F1, D7
+// proves T4, O4
+#[test]
+fn a_screen_is_found_at_the_end_of_much_output_and_in_a_smaller_window() {
+    let world = world();
+    let id = world.run_detached(["--pty", "--env", "PS1=inner% ", "--", "bash", "--norc"]);
+    world.wait_for_output(&id, "a prompt", |heard| heard.ends_with(b"inner% "));
+    world.belay(["send", &id, "seq 1 300000"]).ok();
+    world.wait_for_output(&id, "the last number and a prompt", |heard| {
+        heard.ends_with(b"inner% ") && heard.windows(6).any(|window| window == b"300000")
+    });
+    assert!(world.get(&id).output.bytes > 1024 * 1024 * 3 / 2);
+    let tmux = Tmux::new(&world, 60, 10);
+    attach(&tmux, &id);
+    let numbers: String = (299_992..=300_000).map(|number| format!("{number}\n")).collect();
+    tmux.wait_for("the end of it", |screen| screen == format!("{numbers}inner%"));
+    tmux.line("stty size");
+    tmux.wait_for_text("\n10 60\ninner%");
+    tmux.line("exit 0");
+    code(&tmux, 0);
+}
+
+// proves T3, T4, F1
 #[test]
 fn who_looks_on_does_not_detach_who_waits() {
     let world = world();
@@ -84,18 +105,19 @@ fn who_looks_on_does_not_detach_who_waits() {
     code(&caller, 9);
 }
 
-// proves D1
+// proves T4, D1
 #[test]
 fn the_view_goes_on_when_the_daemon_dies() {
     let world = world();
     let id = world.run_detached(["--pty", "--env", "PS1=inner% ", "--", "bash", "--norc"]);
     let tmux = Tmux::new(&world, 80, 24);
     attach(&tmux, &id);
-    tmux.wait_for_text("inner%");
+    tmux.wait_for("its screen, and nothing twice", |screen| screen == "inner%");
     for round in 1..=3 {
         world.kill_daemon();
         tmux.line(&format!("echo round $(({round} * 111))"));
-        tmux.wait_for_text(&format!("\nround {round}{round}{round}\n"));
+        let answer = format!("\nround {round}{round}{round}\ninner%");
+        tmux.wait_for("an answer and the prompt", |screen| screen.ends_with(&answer));
     }
     let screen = tmux.screen();
     assert_eq!(screen.matches("echo round").count(), 3, "typed once each: {screen}");
@@ -104,13 +126,14 @@ fn the_view_goes_on_when_the_daemon_dies() {
     assert_eq!(world.wait_ended(&id).outcome.unwrap().exit_code, Some(5));
 }
 
-// proves D7
+// proves T4, D7
 #[test]
 fn a_terminal_that_goes_away_ends_the_looking_and_not_the_task() {
     let world = world();
-    let id = world.run_detached(["--pty", "--", "cat"]);
+    let id = world.run_detached(["--pty", "--", "sh", "-c", "echo here; exec cat"]);
     let tmux = Tmux::new(&world, 80, 24);
     attach(&tmux, &id);
+    tmux.wait_for("its screen", |screen| screen == "here");
     tmux.line("word");
     tmux.wait_for("an answer", |screen| screen.contains("word\nword"));
     drop(tmux);
@@ -121,7 +144,7 @@ fn a_terminal_that_goes_away_ends_the_looking_and_not_the_task() {
     assert_eq!(world.get(&id).status, Status::Running);
 }
 
-// proves O2, K1
+// proves T4, O2, K1
 #[test]
 fn a_task_without_a_terminal_is_followed_and_interrupted() {
     let world = world();
@@ -161,7 +184,7 @@ fn what_has_ended_is_told_with_its_last_lines_and_its_code() {
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("there is no task"));
 }
 
-// proves W6, D7
+// proves T4, W6, D7
 #[test]
 fn without_a_terminal_bytes_go_both_ways_and_an_end_is_only_ours() {
     let world = world();

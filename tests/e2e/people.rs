@@ -50,7 +50,7 @@ fn command_at(world: &World, words: &str) -> Seen {
     })
 }
 
-// proves S6, O3
+// proves T1, T5
 #[test]
 fn vim_edits_a_file_and_leaves_the_screen_as_it_was() {
     let world = world();
@@ -73,7 +73,7 @@ fn vim_edits_a_file_and_leaves_the_screen_as_it_was() {
     is_set_as_before(&tmux, &world);
 }
 
-// proves S6
+// proves T1, T5
 #[test]
 fn top_draws_and_quits() {
     let world = world();
@@ -84,7 +84,7 @@ fn top_draws_and_quits() {
     code(&tmux, 0);
 }
 
-// proves S6
+// proves T1
 #[test]
 fn python_answers_at_its_prompt_and_ends_with_its_input() {
     let world = world();
@@ -97,7 +97,7 @@ fn python_answers_at_its_prompt_and_ends_with_its_input() {
     code(&tmux, 0);
 }
 
-// proves S6
+// proves T1, T5
 #[test]
 fn less_pages_and_quits() {
     let world = world();
@@ -112,7 +112,7 @@ fn less_pages_and_quits() {
     code(&tmux, 0);
 }
 
-// proves K1
+// proves T1, K1
 #[test]
 fn control_c_goes_to_what_is_in_the_foreground_there() {
     let world = world();
@@ -135,7 +135,17 @@ fn control_c_goes_to_what_is_in_the_foreground_there() {
     code(&tmux, 7);
 }
 
-// proves S6
+/// Waits until the `cat` of the one task is in this state.
+#[track_caller]
+fn wait_for_cat(world: &World, right: impl Fn(&str) -> bool) {
+    wait_until("a cat", LONG, || {
+        let processes = world.get(&running(world).id).processes.unwrap_or_default();
+        let found = processes.iter().any(|process| process.command == "cat" && right(&process.state));
+        if found { Ok(()) } else { Err(format!("{processes:?}")) }
+    });
+}
+
+// proves T1
 #[test]
 fn a_job_is_suspended_and_brought_back_by_the_shell_inside() {
     let world = world();
@@ -143,11 +153,15 @@ fn a_job_is_suspended_and_brought_back_by_the_shell_inside() {
     tmux.line("PS1='inner% ' $BELAY run --pty -- bash --norc; echo code=$?");
     tmux.wait_for_text("\ninner%");
     tmux.line("cat");
+    // Before it is there the terminal is the shell's, in which Enter is another character.
+    wait_for_cat(&world, |state| state == "S");
     tmux.line("first");
     tmux.wait_for("an echo and an answer", |screen| screen.contains("first\nfirst"));
     tmux.press(&["C-z"]);
     tmux.wait_for("a suspended job", |screen| screen.contains("Stopped") && screen.ends_with("inner%"));
+    wait_for_cat(&world, |state| state == "T");
     tmux.line("fg");
+    wait_for_cat(&world, |state| state == "S");
     tmux.line("second");
     tmux.wait_for("the job again", |screen| screen.contains("second\nsecond"));
     tmux.press(&["C-d"]);
@@ -156,7 +170,25 @@ fn a_job_is_suspended_and_brought_back_by_the_shell_inside() {
     code(&tmux, 0);
 }
 
-// proves S6
+// proves T1, T5
+#[test]
+fn a_script_may_use_the_terminal_and_a_job_in_the_background_leaves_it_alone() {
+    let world = world();
+    let tmux = Tmux::new(&world, 80, 24);
+    note_settings(&tmux, &world);
+    tmux.line(
+        "sh -c '$BELAY run --pty -- sh -c \"echo here; read word; echo got \\$word\"; exit 3'; echo code=$?",
+    );
+    tmux.wait_for("a script's command", |screen| screen.contains("\nhere"));
+    tmux.line("word");
+    tmux.wait_for_text("got word");
+    code(&tmux, 3);
+    tmux.line("clear; $BELAY run --pty -- sh -c 'sleep 0.2; tty >/dev/null && echo its own' & wait $!; echo code=$?");
+    tmux.wait_for("its end", |screen| screen.starts_with("its own\ncode=0"));
+    is_set_as_before(&tmux, &world);
+}
+
+// proves T3
 #[test]
 fn the_size_of_the_window_is_the_size_of_the_terminal() {
     let world = world();
@@ -179,7 +211,7 @@ fn the_size_of_the_window_is_the_size_of_the_terminal() {
     tmux.wait_for_text("code=130");
 }
 
-// proves F1, F2, F3
+// proves T5, F1, F2, F3
 #[test]
 fn the_prefix_and_d_leave_it_running_and_everything_else_goes_through() {
     let world = world();
@@ -224,7 +256,27 @@ fn the_prefix_can_be_another_key_or_none() {
     code(&tmux, 0);
 }
 
-// proves F7, D7
+// proves T1, D1
+#[test]
+fn a_command_at_a_terminal_goes_on_when_the_daemon_dies() {
+    let world = world();
+    let tmux = Tmux::new(&world, 80, 24);
+    tmux.line("PS1='inner% ' $BELAY run --pty -- bash --norc; echo code=$?");
+    tmux.wait_for_text("\ninner%");
+    for round in 1..=3 {
+        world.kill_daemon();
+        tmux.line(&format!("echo round $(({round} * 111))"));
+        let answer = format!("\nround {round}{round}{round}\ninner%");
+        tmux.wait_for("an answer and the prompt", |screen| screen.ends_with(&answer));
+    }
+    let screen = tmux.screen();
+    assert_eq!(screen.matches("inner% echo round").count(), 3, "typed once each: {screen}");
+    assert!(!running(&world).detached, "its caller came back");
+    tmux.line("exit 5");
+    code(&tmux, 5);
+}
+
+// proves T5, F7, D7
 #[test]
 fn a_terminal_that_goes_away_detaches_the_task() {
     let world = world();
@@ -241,7 +293,7 @@ fn a_terminal_that_goes_away_detaches_the_task() {
     assert_eq!(world.wait_ended(&id).status, Status::Completed);
 }
 
-// proves K1, K6
+// proves T5, K1, K6
 #[test]
 fn whoever_ends_the_command_gives_the_terminal_back() {
     let world = world();

@@ -23,7 +23,7 @@ fn typed(lines: &str) -> Vec<u8> {
     lines.replace('\n', "\r\n").into_bytes()
 }
 
-// proves O1, F3
+// proves T2, O1, F3
 #[test]
 fn every_byte_of_a_terminal_is_kept_and_none_comes_twice() {
     let world = world();
@@ -36,7 +36,7 @@ fn every_byte_of_a_terminal_is_kept_and_none_comes_twice() {
     assert!(world.stdout_of(&id) == typed(&whole), "all of it is one stream");
 }
 
-// proves S6, O3
+// proves T1, S6, O3
 #[test]
 fn a_task_at_a_terminal_has_what_programs_look_for() {
     let world = world();
@@ -57,7 +57,7 @@ fn a_task_at_a_terminal_has_what_programs_look_for() {
     assert_eq!(sized.ok().stdout, typed("11 222\nvt220\n"));
 }
 
-// proves O6
+// proves T2, O6
 #[test]
 fn a_terminal_that_nobody_has_open_for_a_while_is_not_over() {
     let world = world();
@@ -70,7 +70,7 @@ fn a_terminal_that_nobody_has_open_for_a_while_is_not_over() {
     assert_eq!(world.logs(&id), typed("late\nword\nword\n"), "typed, echoed, and answered");
 }
 
-// proves O6, K3
+// proves T2, O6, K3
 #[test]
 fn a_child_that_outlives_its_leader_keeps_the_terminal() {
     let world = world();
@@ -93,7 +93,7 @@ fn a_child_that_outlives_its_leader_keeps_the_terminal() {
     }
 }
 
-// proves O6, K10
+// proves T2, O6, K10
 #[test]
 fn whoever_holds_the_terminal_from_outside_keeps_nobody() {
     let world = world();
@@ -108,7 +108,45 @@ fn whoever_holds_the_terminal_from_outside_keeps_nobody() {
     assert_eq!(world.belay(["run", "--pty", "--", "echo", "next"]).ok().stdout, b"next\r\n");
 }
 
-// proves W6
+// proves T2, K10
+#[test]
+fn whoever_goes_on_writing_from_outside_keeps_nobody() {
+    let world = world();
+    let id = world.start(&at_terminal(&world, "tty; read go; echo end", SMALL)).id;
+    let said = world.wait_for_output(&id, "its terminal's name", |heard| heard.ends_with(b"\r\n"));
+    let name = String::from_utf8(said).unwrap().trim().to_owned();
+    // It ends when the terminal is gone for good.
+    let outside =
+        world.shell_in_background(&format!("for i in 1 2 3 4; do yes >{name} 2>/dev/null & done; wait"));
+    world.wait_for_output(&id, "a stranger's words", |heard| heard.ends_with(b"y\r\n"));
+    world.belay(["send", &id, "go"]).ok();
+    let ended = world.wait_ended(&id);
+    assert_eq!(ended.status, Status::Completed);
+    assert_eq!(
+        world.logs(&id).len() as u64,
+        ended.output.bytes,
+        "what comes after the end is not the task's"
+    );
+    outside.finish();
+}
+
+// proves T1, W6
+#[test]
+fn a_flood_of_input_arrives_whole() {
+    let world = world();
+    let file = world.dir().join("typed");
+    let script = format!("stty -echo; echo ready; cat >{}", file.display());
+    let id = world.start(&at_terminal(&world, &script, SMALL)).id;
+    world.wait_for_output(&id, "a reader", |heard| heard == typed("ready\n"));
+    let whole: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
+    let mut sender = world.spawn_with_stdin(["send", &id, "-", "--eof"]);
+    sender.write(whole.as_bytes());
+    assert_eq!(sender.finish().code, Some(0));
+    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert!(std::fs::read_to_string(&file).unwrap() == whole);
+}
+
+// proves T1, W6
 #[test]
 fn the_end_of_input_is_typed_once_and_input_goes_on() {
     let world = world();
@@ -124,7 +162,7 @@ fn the_end_of_input_is_typed_once_and_input_goes_on() {
     assert_eq!(world.logs(&id), typed("ready\na\nfirst\nb\nsecond\n"));
 }
 
-// proves K10, D1
+// proves T3, D1, K10
 #[test]
 fn a_size_can_be_changed_and_outlives_the_daemon() {
     let world = world();
@@ -145,6 +183,11 @@ fn a_size_can_be_changed_and_outlives_the_daemon() {
     world.kill_daemon();
     let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
     assert_eq!(listed[0].pty, second, "the next daemon knows it");
+    world.kill_daemon();
+    for name in ["journal.db", "journal.db-wal", "journal.db-shm", "journal.ahead"] {
+        let _ = std::fs::remove_file(world.home().join(name));
+    }
+    assert_eq!(world.get(&id).pty, second, "and one with an empty journal hears it from the shim");
     resize(&world, &id, 3, 4);
     world.wait_for_output(&id, "the third size", |heard| heard == typed("7 33\n50 200\n3 4\n"));
     let stopped = world.stop(&stop_of(&id));
@@ -152,7 +195,7 @@ fn a_size_can_be_changed_and_outlives_the_daemon() {
     assert_eq!(world.get(&id).pty, Some(Size { rows: 3, cols: 4 }), "an ended task tells its last");
 }
 
-// proves X2
+// proves T3, X2
 #[test]
 fn what_cannot_be_sized_is_refused_by_name() {
     let world = world();
@@ -246,7 +289,7 @@ fn keys_are_pressed_by_name_where_there_is_a_terminal() {
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("keys are enter, tab, esc"));
 }
 
-// proves S6
+// proves T1
 #[test]
 fn an_ordinary_user_has_terminals_too() {
     if !is_root() {

@@ -15,7 +15,8 @@ pub const RETENTION: &str = "BELAY_RETENTION";
 /// `off` makes the daemon do without cgroups, as on a machine that has none. Read when the daemon starts.
 pub const CGROUP: &str = "BELAY_CGROUP";
 
-/// The key that moves a foreground `belay run` to the background: `ctrl-b`, `^g`, or `none`.
+/// The key with which one leaves a task that goes on: `ctrl-b`, `^g`, or `none`. In a foreground `belay run` it moves the task
+/// to the background; at a terminal of the task's own it is a prefix, and `d` after it does.
 pub const DETACH_KEY: &str = "BELAY_DETACH_KEY";
 
 /// A point in the daemon's work at which it ends itself as `kill -9` would: for tests of recovery.

@@ -23,21 +23,24 @@ pub(crate) struct Output {
     log: LogWriter,
     /// A pipe that could not be read: part of the outcome.
     read_fault: Option<String>,
+    /// The sums are told: whatever somebody outside the tree still writes is not the task's.
+    over: bool,
 }
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 impl Output {
     pub(crate) const fn pipes(stdout: OwnedFd, stderr: OwnedFd, log: LogWriter) -> Self {
-        Self { streams: [Some(stdout), Some(stderr)], is_terminal: false, log, read_fault: None }
+        Self { streams: [Some(stdout), Some(stderr)], is_terminal: false, log, read_fault: None, over: false }
     }
 
     pub(crate) const fn terminal(master: OwnedFd, log: LogWriter) -> Self {
-        Self { streams: [Some(master), None], is_terminal: true, log, read_fault: None }
+        Self { streams: [Some(master), None], is_terminal: true, log, read_fault: None, over: false }
     }
 
     pub(crate) fn streams(&self) -> impl Iterator<Item = (usize, &OwnedFd)> {
-        self.streams.iter().enumerate().filter_map(|(place, fd)| Some((place, fd.as_ref()?)))
+        let open = self.streams.iter().filter(|_| !self.over).enumerate();
+        open.filter_map(|(place, fd)| Some((place, fd.as_ref()?)))
     }
 
     pub(crate) fn is_open(&self, place: usize) -> bool {
@@ -53,15 +56,15 @@ impl Output {
         self.log.bytes()
     }
 
-    /// Reads what one stream has. True if there was something.
-    pub(crate) fn read(&mut self, place: usize, buffer: &mut [u8], at_ms: i64) -> bool {
-        let mut any = false;
+    /// Reads what one stream has, and says how much.
+    pub(crate) fn read(&mut self, place: usize, buffer: &mut [u8], at_ms: i64) -> usize {
+        let mut bytes = 0;
         for _ in 0..READS_IN_A_ROW {
             let Some(fd) = &self.streams[place] else { break };
             match rustix::io::read(fd, &mut *buffer) {
                 Ok(0) => self.streams[place] = None,
                 Ok(length) => {
-                    any = true;
+                    bytes += length;
                     self.log.append(STREAMS[place], at_ms, &buffer[..length]);
                 }
                 Err(rustix::io::Errno::AGAIN) => break,
@@ -74,18 +77,28 @@ impl Output {
                 }
             }
         }
-        any
+        bytes
     }
 
-    /// Reads everything that is still there. A pipe or terminal that somebody outside the tree holds open does not keep us.
-    pub(crate) fn drain(&mut self, buffer: &mut [u8], at_ms: i64) -> bool {
-        let mut any = false;
+    /// Reads everything that the tree has left there. Somebody outside the tree who holds it open does not keep us, nor one
+    /// who goes on writing: no more is read than was there when the tree was empty.
+    pub(crate) fn drain(&mut self, buffer: &mut [u8], at_ms: i64) -> usize {
+        let mut bytes = 0;
         for place in 0..self.streams.len() {
-            while self.read(place, buffer, at_ms) {
-                any = true;
+            let mut left = self.left(place);
+            while left > 0 {
+                let length = self.read(place, buffer, at_ms);
+                bytes += length;
+                left = if length == 0 { 0 } else { left.saturating_sub(length) };
             }
         }
-        any
+        bytes
+    }
+
+    /// No less than what is in a stream now. A terminal does not count what is on its way through it, which is far less.
+    fn left(&self, place: usize) -> usize {
+        let there = self.streams[place].as_ref().and_then(|fd| rustix::io::ioctl_fionread(fd).ok());
+        there.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0).max(PIPE_BYTES)
     }
 
     /// Nobody waits any more: what came before and what comes belongs on disk.
@@ -100,6 +113,7 @@ impl Output {
 
     /// Nothing more will come.
     pub(crate) fn finish(&mut self) {
+        self.over = true;
         self.log.finish();
     }
 

@@ -331,7 +331,7 @@ impl Shim {
 
     fn read(&mut self, place: usize) -> io::Result<()> {
         let Some(task) = &mut self.task else { return Ok(()) };
-        let any = task.output.read(place, &mut self.buffer, now().wall_ms);
+        let any = task.output.read(place, &mut self.buffer, now().wall_ms) > 0;
         if !task.output.is_open(place) {
             self.quiet_until_ms = Some(monotonic_ms() + QUIET_MS);
         }
@@ -358,7 +358,7 @@ impl Shim {
     fn drain(&mut self) -> io::Result<()> {
         let Some(task) = &mut self.task else { return Ok(()) };
         task.slave = None;
-        let any = task.output.drain(&mut self.buffer, now().wall_ms);
+        let any = task.output.drain(&mut self.buffer, now().wall_ms) > 0;
         self.place_output();
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
     }

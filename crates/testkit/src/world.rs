@@ -154,6 +154,13 @@ impl World {
         command::finish(command)
     }
 
+    /// Starts a line of shell that is no task, in this world.
+    pub fn shell_in_background(&self, line: &str) -> Running {
+        let mut command = self.command("sh");
+        command.arg("-c").arg(line);
+        Running::start(command, false)
+    }
+
     /// Starts a detached task with `belay run -d` and says its id.
     #[track_caller]
     pub fn run_detached<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> String {

@@ -12,7 +12,7 @@ const LATER: &str = "(later)";
 const PROVES: &str = "proves ";
 
 /// The letters that numbers begin with.
-const LETTERS: &str = "SAFKOWRDLGX";
+const LETTERS: &str = "SAFTKOWRDLGX";
 
 pub(crate) fn check(sources: &[Source], findings: &mut Findings) {
     let Ok(text) = std::fs::read_to_string(root().join(LIST)) else {

@@ -381,8 +381,15 @@ impl<'a> Live<'a> {
                 Ok(raw) => Ok(decode::<TaskWrite>(&raw)?),
                 Err(error) => Err(error),
             };
+            // A person who types to a task that cannot hear it is told; a pipe is treated as a pipe.
+            let deaf =
+                result.as_ref().err().filter(|error| error.data.kind == ErrorKind::WrongState).cloned();
             if let Err(error) = feed.answered(result, Instant::now()) {
                 self.say(&format!("belay: standard input: {error}"));
+            } else if let (Some(error), Role::Viewer { .. }, true) =
+                (deaf, &self.role, self.context.term.stdin)
+            {
+                self.say(&format!("belay: {error}"));
             }
         } else if let Err(error) = result {
             self.say(&format!("belay: {error}"));

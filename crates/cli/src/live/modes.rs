@@ -7,6 +7,9 @@ use std::fmt::Write as _;
 /// A sequence that is longer is no longer followed; of a string only its beginning is kept.
 const MAX_SEQUENCE_BYTES: usize = 256;
 
+/// Terminals keep no more either.
+const MAX_KEYBOARDS: usize = 8;
+
 /// The private modes that outlive their program and disturb the next one: keys, mouse, pasting, focus, colours, wrapping.
 const MODES: &[u16] = &[
     1, 5, 6, 7, 9, 25, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004, 2026, 2031, 2048,
@@ -24,10 +27,10 @@ pub(super) struct Modes {
     keypad: bool,
     /// `rows;rows`, between which the screen scrolls.
     region: Option<String>,
-    cursor_style: bool,
-    /// How many sets of flags lie on the keyboard's stack.
-    keyboard: u16,
-    other_keys: bool,
+    cursor_style: Option<String>,
+    /// The sets of flags that lie on the keyboard's stack.
+    keyboard: Vec<String>,
+    other_keys: Option<String>,
     stage: Stage,
     /// What has come of a sequence or a character that is not whole yet.
     open: Vec<u8>,
@@ -110,12 +113,15 @@ impl Modes {
         match (text.as_bytes().first(), last) {
             (Some(b'?'), b'h') => self.private(&text[1..], true),
             (Some(b'?'), b'l') => self.private(&text[1..], false),
-            (Some(b'>'), b'u') => self.keyboard = self.keyboard.saturating_add(1),
+            (Some(b'>'), b'u') if self.keyboard.len() < MAX_KEYBOARDS => self.keyboard.push(text.to_owned()),
             (Some(b'<'), b'u') => {
                 let many = text[1..].parse().unwrap_or(1);
-                self.keyboard = self.keyboard.saturating_sub(many);
+                self.keyboard.truncate(self.keyboard.len().saturating_sub(many));
             }
-            (Some(b'>'), b'm') => self.other_keys = text.starts_with(">4;") && !text.ends_with(";0"),
+            (Some(b'>'), b'm') if text.starts_with(">4") => {
+                self.other_keys =
+                    Some(text.to_owned()).filter(|text| !matches!(text.as_str(), ">4" | ">4;0"));
+            }
             (Some(b'!'), b'p') => {
                 (self.region, self.keypad) = (None, false);
                 self.changed.retain(|mode, _| ![1, 6, 7, 25].contains(mode));
@@ -123,7 +129,9 @@ impl Modes {
             (first, b'r') if first.is_none_or(u8::is_ascii_digit) => {
                 self.region = Some(text.to_owned()).filter(|text| !text.is_empty());
             }
-            (_, b'q') if text.ends_with(' ') => self.cursor_style = !matches!(text, " " | "0 "),
+            (_, b'q') if text.ends_with(' ') => {
+                self.cursor_style = Some(text.to_owned()).filter(|text| !matches!(text.as_str(), " " | "0 "));
+            }
             _ => {}
         }
     }
@@ -154,15 +162,15 @@ impl Modes {
             text.push('\x18');
         }
         text.push_str("\x1b[m\x1b(B");
-        if self.keyboard > 0 {
-            let _ = write!(text, "\x1b[<{}u", self.keyboard);
+        if !self.keyboard.is_empty() {
+            let _ = write!(text, "\x1b[<{}u", self.keyboard.len());
         }
         for (mode, on) in &self.changed {
             let _ = write!(text, "\x1b[?{mode}{}", if *on { 'l' } else { 'h' });
         }
         text.push_str(if self.keypad { "\x1b>" } else { "" });
-        text.push_str(if self.other_keys { "\x1b[>4m" } else { "" });
-        text.push_str(if self.cursor_style { "\x1b[0 q" } else { "" });
+        text.push_str(if self.other_keys.is_some() { "\x1b[>4m" } else { "" });
+        text.push_str(if self.cursor_style.is_some() { "\x1b[0 q" } else { "" });
         match (&self.region, self.alternate) {
             // To change it moves the cursor.
             (Some(_), None) => text.push_str("\x1b7\x1b[r\x1b8"),
@@ -182,6 +190,12 @@ impl Modes {
             let _ = write!(text, "\x1b[?{mode}{}", if *on { 'h' } else { 'l' });
         }
         text.push_str(if self.keypad { "\x1b=" } else { "" });
+        for (parameters, last) in [(&self.other_keys, 'm'), (&self.cursor_style, 'q')] {
+            let _ = parameters.as_ref().map(|parameters| write!(text, "\x1b[{parameters}{last}"));
+        }
+        for flags in &self.keyboard {
+            let _ = write!(text, "\x1b[{flags}u");
+        }
         if let Some(region) = &self.region {
             let _ = write!(text, "\x1b[{region}r");
         }
@@ -225,6 +239,13 @@ mod tests {
         );
         assert_eq!(undone(&[b"\x1b[?2l\x1b[?1048h"]), PLAIN, "what would do harm is left alone");
         assert_eq!(undone(&[b"\x1b[?1049h\x1bc"]), PLAIN);
+    }
+
+    #[test]
+    fn what_is_done_again_is_undone_the_same() {
+        let output = b"\x1b[?2004h\x1b[?25l\x1b[>1u\x1b[>4;2m\x1b[5 q\x1b=\x1b[3;9r";
+        let first = after(&[output]);
+        assert_eq!(undone(&[first.redo().as_bytes()]).into_bytes(), first.undo());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::terminal::{TERM, check_size};
 use belay_model::{Kind, Policy, State, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -14,6 +13,7 @@ use belay_record::convert::policy_from_wire;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 use serde_json::json;
 
+use super::terminal::{TERM, check_size};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::{Core, Task};

@@ -17,6 +17,7 @@ const NEW_SESSION: Order<'_> = Order {
     stderr: None,
     cgroup: None,
     new_session: true,
+    terminal: false,
 };
 
 /// A shim that has started an artist, and was killed. Its orphans come to this process, which reaps them at the end.

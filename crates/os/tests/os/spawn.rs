@@ -64,6 +64,26 @@ fn groups_and_sessions_are_those_ordered() {
 }
 
 #[test]
+fn a_terminal_is_that_of_its_session() {
+    let terminal = belay_os::pty::open(12, 34).unwrap();
+    let order = Order { stdin: Some(terminal.slave.as_fd()), terminal: true, ..Order::default() };
+    let script =
+        "echo typed </dev/tty && stty size && ps -o sid=,tpgid= -p $$ | tr -s ' ' '\\n' | grep -c \"^$$\\$\"";
+    let (text, code) = output(start(&["sh", "-c", script], &[PATH], &order));
+    assert_eq!(
+        (text.as_str(), code),
+        ("typed\n12 34\n2\n", 0),
+        "it leads the session and is in the foreground"
+    );
+}
+
+#[test]
+fn what_is_no_terminal_cannot_be_one() {
+    let error = start(&["true"], &[PATH], &Order { terminal: true, ..Order::default() }).err().unwrap();
+    assert_eq!((error.stage, error.errno), (Stage::Session, libc::ENOTTY));
+}
+
+#[test]
 fn no_other_descriptor_is_passed_on() {
     let ours = (fds::pipe(0).unwrap(), fds::pipe(0).unwrap());
     // Whoever started the tests may have left descriptors open for everybody.

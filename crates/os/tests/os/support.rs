@@ -77,6 +77,8 @@ pub(crate) struct Order<'a> {
     pub(crate) stderr: Option<BorrowedFd<'a>>,
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
     pub(crate) new_session: bool,
+    /// A session with its standard input as its terminal.
+    pub(crate) terminal: bool,
 }
 
 /// Starts a command with its output in a pipe.
@@ -98,7 +100,11 @@ pub(crate) fn start(
         stdout: writer.as_fd(),
         stderr: order.stderr.unwrap_or(rustix::stdio::stderr()),
         cgroup: order.cgroup,
-        session: if order.new_session { Session::NewSession } else { Session::NewGroup },
+        session: match (order.terminal, order.new_session) {
+            (true, _) => Session::Terminal,
+            (false, true) => Session::NewSession,
+            (false, false) => Session::NewGroup,
+        },
     };
     spawn(&spec).map(|spawned| (spawned, fs::File::from(reader)))
 }
