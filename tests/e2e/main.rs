@@ -31,6 +31,7 @@ mod people;
 mod pressure;
 mod raw;
 mod retention;
+mod shell;
 mod start;
 mod stop;
 mod stubborn;

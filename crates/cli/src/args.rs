@@ -82,6 +82,13 @@ verbs! {
   belay send sh-4f --eof            close it; at a terminal, type Ctrl-D
   belay send sh-4f ':wq' --key enter
   belay send sh-4f --key ctrl-c --key up --key enter";
+    "signal" Signal(SignalArgs), "Send one signal to tasks, and nothing after it",
+    "  belay signal USR1 sh-4f        to the process group that its first process began
+  belay stop sh-4f               is how to end one";
+    "shell" Shell(ShellArgs), "Be a shell whose every command is a task: for agents that let one choose theirs",
+    "  belay shell -c 'make test'                       as bash -c would, and listed in belay ps
+  ln -s \"$(command -v belay)\" ~/bin/belay-bash/bash; CLAUDE_CODE_SHELL=~/bin/belay-bash/bash claude
+  BELAY_SHELL=/bin/dash belay shell script.sh      with another real shell behind it";
     "rm" Rm(RmArgs), "Forget ended tasks and their output",
     "  belay rm sh-4f sh-9a";
     "gc" Gc(GcArgs), "Remove what the rules of retention no longer keep",
@@ -170,6 +177,9 @@ pub(crate) struct RunArgs {
     /// Run it at a terminal of its own: ours here in the foreground, else one of 24 rows and 80 columns
     #[arg(long)]
     pub(crate) pty: bool,
+    /// Let standard error go where standard output goes, in the order in which both are written
+    #[arg(long)]
+    pub(crate) merge: bool,
     /// Two runs with the same token are one task
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
@@ -361,6 +371,26 @@ pub(crate) struct SendArgs {
     /// No line end after the text
     #[arg(short = 'n', long)]
     pub(crate) no_newline: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SignalArgs {
+    /// INT, TERM, USR1, or a number
+    #[arg(value_name = "SIGNAL")]
+    pub(crate) signal: String,
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShellArgs {
+    /// What the real shell is given, as it stands
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

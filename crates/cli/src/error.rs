@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct CliError {
     pub(crate) kind: Kind,
-    message: String,
+    pub(crate) message: String,
     hints: Vec<String>,
     /// What the daemon answered, where it did.
     rpc: Option<Box<RpcError>>,

@@ -19,6 +19,8 @@ mod ui;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub use crate::commands::shell::is_called_as_shell;
+
 use crate::args::Verb;
 use crate::context::Context;
 use crate::error::CliError;
@@ -41,6 +43,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(args: &[OsString], context: &mut Context) -> Result<u8, CliError> {
     match args {
+        [name, rest @ ..] if is_called_as_shell(name) => commands::shell::run(name, rest.to_vec(), context),
         [_, flag] if flag == "--version" || flag == "-V" => {
             context.out.line(concat!("belay ", env!("CARGO_PKG_VERSION")))?;
             Ok(0)
@@ -72,6 +75,8 @@ fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
         Verb::Detach(args) => commands::detach::run(&args, context),
         Verb::Attach(args) => commands::attach::run(&args, context),
         Verb::Send(args) => commands::send::run(&args, context),
+        Verb::Signal(args) => commands::signal::run(&args, context),
+        Verb::Shell(args) => commands::shell::run("belay".as_ref(), args.args, context),
         Verb::Rm(args) => commands::rm::run(&args, context),
         Verb::Gc(args) => commands::gc::run(&args, context),
         Verb::Events(args) => commands::events::run(&args, context),

@@ -21,7 +21,7 @@ use belay_protocol::task::StartParams;
 use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::error::CliError;
-use engine::Live;
+pub(crate) use engine::Live;
 pub(crate) use ours::{Ours, size_for_task};
 pub(crate) use picture::{RECENT_BYTES, Recent};
 #[cfg(test)]
@@ -32,6 +32,8 @@ pub(crate) use words::explanation;
 pub(crate) enum Role {
     /// We start it and wait for it in the foreground: what is done to us is done to it.
     Caller(Box<StartParams>),
+    /// We are the shell that somebody called: nothing we do shows that there is a task, but that it can be detached.
+    Shell(Box<StartParams>),
     /// We look on: we may leave, and it goes on.
     Viewer { id: String },
 }
@@ -60,14 +62,26 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
 }
 
+impl Role {
+    /// What we start, if we do.
+    fn params(&self) -> Option<&StartParams> {
+        match self {
+            Self::Caller(params) | Self::Shell(params) => Some(params),
+            Self::Viewer { .. } => None,
+        }
+    }
+}
+
 impl Plan {
     pub(crate) fn go(self, context: &mut Context, status: ProcStatus) -> Result<u8, CliError> {
-        let token = match &self.role {
-            Role::Caller(params) => params.token.clone(),
-            Role::Viewer { .. } => None,
-        };
+        self.begin(context, status)?.run()
+    }
+
+    /// Everything up to the start itself: if this fails, nothing has been started.
+    pub(crate) fn begin(self, context: &mut Context, status: ProcStatus) -> Result<Live<'_>, CliError> {
+        let token = self.role.params().and_then(|params| params.token.clone());
         let token = token.map_or_else(caller::random_token, Ok)?;
-        Live::begin(context, self, token, status)?.run()
+        Live::begin(context, self, token, status)
     }
 }
 

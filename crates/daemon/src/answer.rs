@@ -69,6 +69,9 @@ pub(crate) enum What {
         task: String,
         bytes: u64,
     },
+    Signal {
+        task: String,
+    },
     Resize {
         task: String,
     },
@@ -103,6 +106,7 @@ impl Pending {
             | What::Detach { task }
             | What::Inspect { task }
             | What::Write { task, .. }
+            | What::Signal { task }
             | What::Resize { task } => Some(task),
             What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => None,
         }
@@ -172,6 +176,7 @@ impl<W: World> Core<W> {
             Call::TaskStop(params) => self.task_stop(caller, &params),
             Call::TaskDetach(params) => self.task_detach(caller, &params),
             Call::TaskWrite(params) => self.task_write(caller, *params),
+            Call::TaskSignal(params) => self.task_signal(caller, &params),
             Call::TaskResize(params) => self.task_resize(caller, &params),
             Call::TaskRemove(params) => self.task_remove(caller, &params),
             Call::ShellRead(params) => self.shell_read(caller, *params),
@@ -302,19 +307,22 @@ impl<W: World> Core<W> {
                 let result = StopVerdict::Accepted;
                 self.reply(&caller, &StopResult { id: task, result, status, receipt: None });
             }
-            What::Detach { .. } => self.detach_unanswered(&caller),
-            What::Write { .. } => {
-                let error =
-                    RpcError::new(ErrorKind::Deadline, "the holder of the task did not answer in time")
-                        .hint("look at it with inspect; the write may have been accepted");
-                self.fail(&caller, error);
-            }
-            What::Resize { .. } => self.resize_unanswered(&caller),
+            What::Detach { .. } => self.unanswered(&caller, "it may still be detached"),
+            What::Write { .. } => self.unanswered(&caller, "the write may have been accepted"),
+            What::Signal { .. } => self.unanswered(&caller, "the signal may have been sent"),
+            What::Resize { .. } => self.unanswered(&caller, "the size may have been changed"),
             What::Events { after, max } => self.answer_events(&caller, after, max),
             What::StopAll { done, open } => self.finish_stop_all(&caller, done, &open),
             What::Search => {}
             What::Reading { start } => self.go_on_unread(&caller, start),
         }
+    }
+
+    /// A shim has not answered in time.
+    fn unanswered(&mut self, caller: &Caller, perhaps: &str) {
+        let error = RpcError::new(ErrorKind::Deadline, "the holder of the task did not answer in time")
+            .hint(format!("look at it with inspect; {perhaps}"));
+        self.fail(caller, error);
     }
 
     /// The daemon leaves before the answer is there.

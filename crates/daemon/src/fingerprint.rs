@@ -15,6 +15,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         umask: _,
         rlimits: _,
         stdin,
+        merge,
         pty,
         detached,
         timeout_ms,
@@ -30,7 +31,8 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         answer: _,
         follow: _,
     } = params;
-    let parts = (command, cwd, set_env, name, stdin, detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
+    let parts =
+        (command, cwd, set_env, name, (stdin, merge), detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
     let policy = (on_timeout, on_disconnect);
     let mut text = serde_json::to_vec(&(parts, output_limit_bytes, parent, policy)).unwrap_or_default();
     // Behind the rest, so that starts without one have the hash that earlier daemons noted for them.

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use belay_model::{Event, Level, State, StopOrder, step};
-use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::ClockName;
 use belay_protocol::shim::{LifeEvent, ToShim};
 use belay_protocol::task::{AnswerWhen, DetachParams, Met, OnDisconnect, TaskInfo};
@@ -151,13 +150,6 @@ impl<W: World> Core<W> {
             self.drop_follow(follow);
         }
         self.reply(&caller, info);
-    }
-
-    /// What is known when a shim has not answered a detach in time.
-    pub(crate) fn detach_unanswered(&mut self, caller: &Caller) {
-        let error = RpcError::new(ErrorKind::Deadline, "the holder of the task did not answer in time")
-            .hint("look at it with inspect; it may still be detached");
-        self.fail(caller, error);
     }
 
     // --- callers ---

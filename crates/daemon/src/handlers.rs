@@ -3,7 +3,7 @@
 mod daemon;
 mod event;
 mod output;
-mod task;
+pub(crate) mod task;
 pub(crate) mod task_start;
 pub(crate) mod task_wait;
 pub(crate) mod terminal;

@@ -17,6 +17,7 @@ use crate::answer::{Pending, What};
 use crate::core::{Core, ShimStage};
 use crate::event::{Action, Moment, ShimId};
 use crate::foreground::detached_by;
+use crate::handlers::task::not_running;
 use crate::handlers::terminal::no_terminal_now;
 use crate::info::{Live, task_info};
 use crate::world::{CrashPoint, World};
@@ -34,6 +35,7 @@ impl<W: World> Core<W> {
             FromShim::Memory { numbers } => self.output_lies(shim, numbers),
             FromShim::Now(now) => self.shim_told(&now),
             FromShim::Written { write, result } => self.shim_wrote(write, &result),
+            FromShim::Signalled { ask, processes } => self.shim_signalled(ask, processes),
             FromShim::Resized { resize, pty } => self.shim_resized(resize, pty),
         }
     }
@@ -214,6 +216,7 @@ impl<W: World> Core<W> {
                     RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id");
                 self.fail(&caller, error);
             }
+            What::Signal { .. } => self.fail(&caller, not_running()),
             What::Resize { task } => self.fail(&caller, no_terminal_now(&task)),
             What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => {}
         }

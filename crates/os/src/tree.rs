@@ -185,6 +185,16 @@ impl Tree {
         round.report()
     }
 
+    /// Signals those of the tree that are in this process group, once each, and nobody else.
+    pub fn signal_group(&self, group: Pid, signal: Signal) -> SignalReport {
+        let (below, others) = self.look(walk_settled(own_pid()));
+        let mut round = Round::new();
+        for member in below.iter().chain(&others).filter(|member| member.pgid == group) {
+            round.strike(member, signal);
+        }
+        round.report()
+    }
+
     /// Kills the cgroup at one blow, and says who was in it. None if there is none, or if it cannot be killed so. It is
     /// the quickest beginning, and not the end: who is outside, or has lost its first thread, is left to the rounds.
     pub fn kill_cgroup(&mut self) -> Option<Vec<Pid>> {

@@ -97,6 +97,9 @@ methods! {
     TaskWrite = "task/write" (task::WriteParams) -> task::WriteResult;
     /// Change the size of a task's terminal; its programs are told as by a window that changes.
     TaskResize = "task/resize" (task::ResizeParams) -> task::ResizeResult;
+    /// Send one signal to the group of a task's first process, as a terminal or `kill` would. Nothing follows from it but what the
+    /// task makes of it; to end a task, stop it.
+    TaskSignal = "task/signal" (task::SignalParams) -> task::SignalResult;
     /// Forget an ended task and its output.
     TaskRemove = "task/remove" (task::RemoveParams) -> task::RemoveResult;
     /// Say what a command line means, and what `&` means in it, without running it.

@@ -46,6 +46,11 @@ pub enum ToShim {
         resize: u64,
         size: Size,
     },
+    /// One signal to the group of the leader.
+    Signal {
+        ask: u64,
+        signal: i32,
+    },
     /// Say so whenever there is more output, or stop saying so.
     Watch {
         on: bool,
@@ -75,6 +80,9 @@ pub struct Start {
     #[serde(default)]
     pub rlimits: Vec<Rlimit>,
     pub stdin: bool,
+    /// Standard error goes where standard output goes.
+    #[serde(default)]
+    pub merge: bool,
     /// A terminal of this size instead of pipes.
     #[serde(default)]
     pub pty: Option<Size>,
@@ -139,6 +147,11 @@ pub enum FromShim {
         numbers: Option<[i32; 2]>,
     },
     Now(Box<Now>),
+    /// It was sent to so many.
+    Signalled {
+        ask: u64,
+        processes: u64,
+    },
     Written {
         write: u64,
         result: WriteResult,

@@ -95,6 +95,9 @@ pub struct StartParams {
     /// a standard input, whatever `stdin` says.
     #[serde(default)]
     pub pty: Option<Size>,
+    /// Standard error goes where standard output goes, so that both are in the order in which they were written.
+    #[serde(default)]
+    pub merge: bool,
     /// Nobody waits: the time-to-live counts from the start.
     #[serde(default)]
     pub detached: bool,
@@ -423,6 +426,21 @@ pub struct WriteResult {
     pub accepted_bytes: u64,
     /// Bytes that the command has not read yet.
     pub pending_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignalParams {
+    pub id: String,
+    /// `INT`, `SIGUSR1`, `10`.
+    pub signal: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SignalResult {
+    pub id: String,
+    /// How many processes it was sent to.
+    pub processes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -34,3 +34,9 @@ pub const SESSION: &str = "BELAY_SESSION";
 
 /// Set in every task: a token that proves to be this task, so that what it starts becomes its child.
 pub const TOKEN: &str = "BELAY_TOKEN";
+
+/// The real shell behind `belay shell`. Default: the first of the name it is called by, or bash, or sh, in PATH.
+pub const SHELL: &str = "BELAY_SHELL";
+
+/// Set in what `belay shell -c` runs: a shell started from there belongs to that task already, and is not made another.
+pub const BRIDGED: &str = "BELAY_BRIDGED";

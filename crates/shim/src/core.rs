@@ -235,7 +235,11 @@ impl Core {
                 }
             }
             // The loop answers these: they are about pipes and terminals, not about the life.
-            ToShim::Write { .. } | ToShim::Resize { .. } | ToShim::Watch { .. } | ToShim::Query { .. } => {}
+            ToShim::Write { .. }
+            | ToShim::Signal { .. }
+            | ToShim::Resize { .. }
+            | ToShim::Watch { .. }
+            | ToShim::Query { .. } => {}
         }
     }
 

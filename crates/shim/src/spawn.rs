@@ -48,7 +48,8 @@ pub(crate) fn start(
 ) -> Result<Held, SpawnFailure> {
     let stdin = if start.stdin { Some(stdin_pipe()?) } else { None };
     let reader = stdin.as_ref().map_or(null, |(read, _)| read.as_fd());
-    let stdio = [reader, pipes.stdout.1.as_fd(), pipes.stderr.1.as_fd()];
+    let stderr = if start.merge { &pipes.stdout.1 } else { &pipes.stderr.1 };
+    let stdio = [reader, pipes.stdout.1.as_fd(), stderr.as_fd()];
     let spawned = start_on(start, stdio, Session::NewGroup, cgroup)?;
     Ok(Held { spawned, stdin: stdin.map(|(_, write)| write) })
 }

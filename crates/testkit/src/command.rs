@@ -104,7 +104,7 @@ impl Listener {
 
 impl Running {
     #[expect(clippy::disallowed_methods, reason = "tests start commands as people do, not as tasks")]
-    pub(crate) fn start(mut command: Command, with_stdin: bool) -> Self {
+    pub fn start(mut command: Command, with_stdin: bool) -> Self {
         let stdin = if with_stdin { Stdio::piped() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));

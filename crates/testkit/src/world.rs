@@ -198,6 +198,7 @@ impl World {
             umask: None,
             rlimits: Vec::new(),
             stdin: false,
+            merge: false,
             pty: None,
             detached: true,
             on_timeout: OnTimeout::Stop,

@@ -13,6 +13,8 @@ pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod send;
+pub(crate) mod shell;
+pub(crate) mod signal;
 pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod up;

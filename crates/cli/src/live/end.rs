@@ -51,6 +51,46 @@ impl Live<'_> {
     }
 }
 
+impl Live<'_> {
+    /// As the shell itself would end: with its code, or of its signal. Only what a shell never does is told.
+    pub(super) fn end_as_shell(self) -> Result<u8, CliError> {
+        let Some(task) = self.last else {
+            return Err(CliError::new(Kind::Unreachable, "nothing was heard of the shell's end"));
+        };
+        if let Some(leader) = outcome::left_behind(&task) {
+            // What it left behind is held and listed; a shell says nothing of it.
+            return Ok(leader.signal.map_or_else(|| outcome::leader_code(leader), die_of));
+        }
+        if !task.status.is_ended() {
+            let by = task.detached_by.as_deref().unwrap_or("somebody");
+            self.context.note(&format!(
+                "belay: detached by {by}; it goes on in the background as task {0}: belay logs {0} shows its output, \
+                 belay wait {0} waits for it, belay stop {0} ends it",
+                task.id
+            ));
+            return Ok(0);
+        }
+        if let Some(error) = self.broken {
+            return unread(error);
+        }
+        if let Some(text) = explanation(&task, self.order.is_some()) {
+            self.context.note(&text);
+        }
+        let signal = task.outcome.as_ref().and_then(|outcome| outcome.signal);
+        Ok(signal.map_or_else(|| outcome::exit_code(&task), die_of))
+    }
+}
+
+/// Ends us of the same signal, so that whoever waits for us sees what it would have seen. A core file of ours would say
+/// nothing about the command.
+fn die_of(signal: i32) -> u8 {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+    let _ = signal_hook::low_level::raise(signal);
+    u8::try_from(128 + signal).unwrap_or(1)
+}
+
 /// We are gone before the task's end was heard of.
 fn gone(left: Left, context: &Context, id: Option<&str>, broken: Option<CliError>) -> Result<u8, CliError> {
     let name = id.unwrap_or("the task");

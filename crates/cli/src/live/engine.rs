@@ -18,7 +18,7 @@ use super::feed::Feed;
 use super::key::{self, DetachKey};
 use super::ours::Raw;
 use super::prefix::Prefix;
-use super::signals::Signals;
+use super::signals::{Heeded, Signals};
 use super::sink::Sink;
 use super::{Input, Plan, Role};
 use crate::caller::ProcStatus;
@@ -72,7 +72,7 @@ pub(super) enum Left {
     Unread,
 }
 
-pub(super) struct Live<'a> {
+pub(crate) struct Live<'a> {
     pub(super) context: &'a mut Context,
     pub(super) role: Role,
     pub(super) json: bool,
@@ -112,6 +112,8 @@ pub(super) struct Live<'a> {
     /// The size of our window, if the task's terminal does not have it yet.
     pub(super) size: Option<Size>,
     pub(super) resizing: Option<i64>,
+    /// Signals that go to the task as they came to us.
+    pub(super) passed_on: Vec<&'static str>,
     /// Said while the terminal was the task's; told when it is ours again.
     pub(super) notes: Vec<String>,
 }
@@ -126,10 +128,12 @@ impl<'a> Live<'a> {
         let Plan { role, input, from, opening, json } = plan;
         // Before anything is started: a Ctrl-C must not fall between.
         let keys = matches!(input, Input::Keys(_));
-        let key = if keys { None } else { DetachKey::take()? };
-        let prefix = Prefix::new(key::prefix()?.filter(|_| keys));
-        let signals = Signals::register(status, key.is_some() || keys)
-            .map_err(|error| CliError::io("listen for signals", &error))?;
+        let as_shell = matches!(role, Role::Shell(_));
+        let key = if keys || as_shell { None } else { DetachKey::take()? };
+        let prefix = Prefix::new(key::prefix()?.filter(|_| keys && !as_shell));
+        let heeded = if as_shell { Heeded::All } else { Heeded::Usual { with_quit: key.is_some() || keys } };
+        let signals =
+            Signals::register(status, heeded).map_err(|error| CliError::io("listen for signals", &error))?;
         let client = context.connect()?;
         let (feed, raw) = match input {
             Input::Nothing => (None, None),
@@ -137,7 +141,7 @@ impl<'a> Live<'a> {
             Input::Keys(ours) => (Some(Feed::new(false)), Some(ours.make_raw()?)),
         };
         let viewed = match &role {
-            Role::Caller(_) => None,
+            Role::Caller(_) | Role::Shell(_) => None,
             Role::Viewer { id } => Some(id.clone()),
         };
         Ok(Self {
@@ -170,18 +174,19 @@ impl<'a> Live<'a> {
             left: None,
             order: None,
             resizing: None,
+            passed_on: Vec::new(),
             notes: Vec::new(),
             id: viewed,
             role,
         })
     }
 
-    pub(super) fn run(mut self) -> Result<u8, CliError> {
+    pub(crate) fn run(mut self) -> Result<u8, CliError> {
         let worked = self.begin_work().and_then(|()| self.work());
         // Whatever comes now is for people to read at their own terminal.
         self.give_back_terminal();
         worked?;
-        self.end()
+        if self.is_shell() { self.end_as_shell() } else { self.end() }
     }
 
     fn begin_work(&mut self) -> Result<(), CliError> {
@@ -212,6 +217,10 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
+    pub(super) const fn is_shell(&self) -> bool {
+        matches!(self.role, Role::Shell(_))
+    }
+
     pub(super) const fn is_viewer(&self) -> bool {
         matches!(self.role, Role::Viewer { .. })
     }
@@ -233,8 +242,8 @@ impl<'a> Live<'a> {
     /// Asks for what will tell the end: the start itself, or a wait for what was started.
     fn ask(&mut self) -> Result<(), CliError> {
         let Some(id) = self.id.clone() else {
-            if let Role::Caller(params) = &self.role {
-                self.awaited = Awaited::Start(self.client.send::<TaskStart>(&**params)?);
+            if let Some(params) = self.role.params() {
+                self.awaited = Awaited::Start(self.client.send::<TaskStart>(params)?);
             }
             return Ok(());
         };
@@ -290,6 +299,7 @@ impl<'a> Live<'a> {
             self.message(message)?;
         }
         self.hear();
+        self.give_signals()?;
         self.give_order()?;
         self.give_detach()?;
         self.give_size()?;

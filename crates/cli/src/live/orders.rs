@@ -3,25 +3,29 @@
 use std::time::Instant;
 
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{TaskDetach, TaskResize, TaskStop};
-use belay_protocol::task::{DetachParams, ResizeParams, StopParams};
+use belay_protocol::methods::{TaskDetach, TaskResize, TaskSignal, TaskStop};
+use belay_protocol::task::{DetachParams, ResizeParams, SignalParams, StopParams};
 
 use super::engine::{Detach, Left, Live};
 use super::ours;
+use super::signals::Heard;
 use crate::error::CliError;
 
 impl Live<'_> {
     /// Ctrl-C asks once, insists, then kills.
     pub(super) fn hear(&mut self) {
         let heard = self.signals.take();
+        if heard.resizes > 0 && self.raw.is_some() {
+            self.size = Some(ours::size());
+        }
+        if self.is_shell() {
+            return self.hear_as_shell(heard);
+        }
         if heard.hangups > 0 {
             self.left.get_or_insert(Left::HungUp);
         }
         if heard.quits > 0 {
             self.leave_by_key();
-        }
-        if heard.resizes > 0 && self.raw.is_some() {
-            self.size = Some(ours::size());
         }
         for _ in 0..heard.interrupts {
             self.interrupts += 1;
@@ -41,6 +45,32 @@ impl Live<'_> {
             self.say("belay: terminating");
             self.want(StopLevel::Terminate);
         }
+    }
+
+    /// What asks a shell to end ends the whole task, so that nothing of it is left; everything else goes on to the task as
+    /// it is, and it may make of it what it likes.
+    fn hear_as_shell(&mut self, heard: Heard) {
+        for (times, signal) in [
+            (heard.interrupts, "INT"),
+            (heard.quits, "QUIT"),
+            (heard.users[0], "USR1"),
+            (heard.users[1], "USR2"),
+        ] {
+            if times > 0 {
+                self.passed_on.push(signal);
+            }
+        }
+        if heard.terminates > 0 || heard.hangups > 0 {
+            self.want(StopLevel::Terminate);
+        }
+    }
+
+    pub(super) fn give_signals(&mut self) -> Result<(), CliError> {
+        let Some(id) = self.id.clone().filter(|_| self.last.is_none()) else { return Ok(()) };
+        for signal in std::mem::take(&mut self.passed_on) {
+            self.client.send::<TaskSignal>(&SignalParams { id: id.clone(), signal: signal.to_owned() })?;
+        }
+        Ok(())
     }
 
     /// Somebody here has seen enough. Whoever looks on just goes; the caller is released by the daemon.
@@ -68,6 +98,8 @@ impl Live<'_> {
             "its output could not be written"
         } else if self.interrupts > 0 {
             "interrupted at the terminal"
+        } else if self.is_shell() {
+            "belay shell was told to end"
         } else {
             "belay run was told to terminate"
         };

@@ -1,23 +1,25 @@
-//! `task/get list stop write remove`: looking at tasks, ending them, forgetting them.
+//! `task/get list stop write signal remove`: looking at tasks, ending them, forgetting them.
 
 use belay_model::{Level, Outcome, State, StopOrder};
+use belay_os::signal::Signal;
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::{OutputInfo, Receipt};
 use belay_protocol::shim::{EndRecord, ToShim};
 use belay_protocol::task::{
-    GetParams, ListParams, ListResult, RemoveParams, RemoveResult, StopParams, StopResult, StopVerdict,
-    TaskInfo, WriteParams,
+    GetParams, ListParams, ListResult, RemoveParams, RemoveResult, SignalParams, SignalResult, StopParams,
+    StopResult, StopVerdict, TaskInfo, WriteParams,
 };
 use belay_record::convert::Wire as _;
+use serde_json::json;
 
 use super::task_start::{check_clock, check_text};
-use crate::answer::{Caller, What};
+use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::{Core, ShimStage};
 use crate::doc::Entry;
 use crate::event::Action;
-use crate::life::stop_result;
+use crate::life::{object, stop_result};
 use crate::record::journal_error;
 use crate::world::{CrashPoint, World};
 
@@ -226,14 +228,44 @@ impl<W: World> Core<W> {
             Err(error) => return self.fail(caller, error),
         };
         let shim = self.tasks.get(&id).and_then(|task| task.shim);
-        let Some(shim) = shim else {
-            let message = "the task does not run, so nothing can be written to it";
-            return self.fail(caller, RpcError::new(ErrorKind::WrongState, message).field("id"));
-        };
+        let Some(shim) = shim else { return self.fail(caller, not_running()) };
         let what = What::Write { task: id, bytes: params.data.0.len() as u64 };
         let write = self.promise(caller.clone(), what, Some(bounds::SHIM_ANSWER_MS));
         let message = ToShim::Write { write, data: params.data, close: params.close, key: params.key };
         self.actions.push(Action::ToShim { shim, message });
+    }
+
+    pub(crate) fn task_signal(&mut self, caller: &Caller, params: &SignalParams) {
+        if let Err(error) = self.try_signal(caller, params) {
+            self.fail(caller, error);
+        }
+    }
+
+    fn try_signal(&mut self, caller: &Caller, params: &SignalParams) -> Result<(), RpcError> {
+        let signal = Signal::from_name(&params.signal).ok_or_else(|| {
+            let shown: String = params.signal.chars().filter(|c| !c.is_control()).take(30).collect();
+            RpcError::invalid("signal", format!("there is no signal {shown:?}"))
+                .hint("INT, TERM, USR1, HUP, or a number; kill -l lists them")
+        })?;
+        let id = self.entry(&self.resolve(&params.id)?)?.id;
+        let shim = self.tasks.get(&id).and_then(|task| task.shim).ok_or_else(not_running)?;
+        let session = self.tasks.get(&id).map(|task| task.entry.session.clone()).unwrap_or_default();
+        let by = self.actor(caller, None);
+        let ask =
+            self.promise(caller.clone(), What::Signal { task: id.clone() }, Some(bounds::SHIM_ANSWER_MS));
+        self.emit(
+            "task.signalled",
+            Some((&id, &session)),
+            object(json!({ "signal": signal.name(), "by": by })),
+        );
+        self.actions.push(Action::ToShim { shim, message: ToShim::Signal { ask, signal: signal.as_raw() } });
+        Ok(())
+    }
+
+    pub(crate) fn shim_signalled(&mut self, ask: u64, processes: u64) {
+        if let Some(Pending { what: What::Signal { task }, caller, .. }) = self.take_pending(ask) {
+            self.reply(&caller, &SignalResult { id: task, processes });
+        }
     }
 
     pub(crate) fn task_remove(&mut self, caller: &Caller, params: &RemoveParams) {
@@ -271,6 +303,11 @@ impl<W: World> Core<W> {
             self.answer_is_due(id);
         }
     }
+}
+
+pub(crate) fn not_running() -> RpcError {
+    RpcError::new(ErrorKind::WrongState, "the task does not run, so nothing can be written or sent to it")
+        .field("id")
 }
 
 fn check_reason(reason: Option<&str>) -> Result<(), RpcError> {

@@ -282,6 +282,7 @@ impl<W: World> Core<W> {
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
             stdin: params.stdin || params.pty.is_some(),
+            merge: params.merge,
             pty: params.pty,
             detached: params.detached,
             clocks,

@@ -78,12 +78,6 @@ impl<W: World> Core<W> {
         self.reply(&caller, &ResizeResult { id: task, rows: size.rows, cols: size.cols });
     }
 
-    pub(crate) fn resize_unanswered(&mut self, caller: &Caller) {
-        let error = RpcError::new(ErrorKind::Deadline, "the holder of the task did not answer in time")
-            .hint("look at it with inspect; the size may have been changed");
-        self.fail(caller, error);
-    }
-
     /// What a shim that was found again says of the terminal it holds: it may have changed when nobody wrote it down.
     pub(crate) fn terminal_is(&mut self, shim: ShimId, pty: Option<Size>) {
         let task = self.shims.get(&shim).and_then(|shim| shim.task.clone());

@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 
 use belay_os::pty;
+use belay_os::signal::Signal;
 use belay_protocol::shim::{FromShim, Now, ToShim};
 use belay_protocol::task::Size;
 
@@ -50,6 +51,10 @@ impl Shim {
                 let pty = self.resize(size);
                 self.say(&FromShim::Resized { resize, pty });
             }
+            ToShim::Signal { ask, signal } => {
+                let processes = self.signal_group(signal);
+                self.say(&FromShim::Signalled { ask, processes });
+            }
             ToShim::Watch { on } => {
                 self.watched = on;
                 self.told_bytes = 0;
@@ -69,6 +74,15 @@ impl Shim {
             }
         }
         Ok(())
+    }
+
+    /// To the group that the leader began, and to whoever of it is left when the leader is gone.
+    fn signal_group(&self, signal: i32) -> u64 {
+        let leader = self.task.as_ref().and_then(|task| task.leader);
+        match (leader, Signal::from_raw(signal)) {
+            (Some(leader), Some(signal)) => self.tree.signal_group(leader.pid, signal).sent.len() as u64,
+            _ => 0,
+        }
     }
 
     /// The size that the terminal has now.

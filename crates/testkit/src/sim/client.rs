@@ -350,6 +350,7 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         umask: None,
         rlimits: Vec::new(),
         stdin: false,
+        merge: false,
         pty: None,
         detached: false,
         on_timeout: OnTimeout::Stop,

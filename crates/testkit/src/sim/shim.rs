@@ -295,6 +295,7 @@ impl Sim {
             ToShim::Write { write, .. } => {
                 self.say(shim, FromShim::Written { write, result: WriteResult::Closed });
             }
+            ToShim::Signal { ask, .. } => self.say(shim, FromShim::Signalled { ask, processes: 0 }),
             ToShim::Resize { resize, .. } => self.say(shim, FromShim::Resized { resize, pty: None }),
             ToShim::Watch { on } => {
                 self.shims[shim].watched = on;
