@@ -260,6 +260,32 @@ fn a_task_at_a_terminal_ends_as_any_other() {
     assert_eq!(killed.code, Some(139), "{killed}");
 }
 
+// proves T2
+#[test]
+fn a_shim_serves_again_after_a_terminal_and_after_a_start_that_failed() {
+    let world = world();
+    let shim_of = |more: &[&str]| {
+        let words = ["run"].iter().chain(more).chain(&["--", "sh", "-c", "echo $PPID"]);
+        world.belay(words).ok().line().trim().to_owned()
+    };
+    let before = |what: &str, shim: &str| {
+        wait_until(what, LONG, || {
+            let other = shim_of(&[]);
+            if other == shim { Ok(()) } else { Err(format!("held by {other}, and not by {shim}")) }
+        });
+    };
+    let shim = shim_of(&["--pty"]);
+    before("the shim that had a terminal", &shim);
+    for more in [&["--pty"][..], &[]] {
+        let words = ["run"].iter().chain(more).chain(&["--", "no-such-program"]);
+        // Whichever is taken, the one that was used last is among them.
+        for _ in 0..4 {
+            assert_eq!(world.belay(words.clone()).code, Some(127));
+        }
+        before("the shim that could not start something", &shim);
+    }
+}
+
 // proves W6, X2
 #[test]
 fn keys_are_pressed_by_name_where_there_is_a_terminal() {

@@ -47,9 +47,17 @@ impl Output {
         self.streams.get(place).is_some_and(Option::is_some)
     }
 
-    /// Every stream has come to its end: nobody can write any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.streams.iter().all(Option::is_none)
+    /// Whether every stream has come to its end: nobody can write any more. What somebody has written since the sums were told
+    /// is dropped.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        for stream in &mut self.streams {
+            let Some(fd) = stream else { continue };
+            match rustix::io::read(fd, &mut [0; 1]) {
+                Ok(0) | Err(rustix::io::Errno::IO) => *stream = None,
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        true
     }
 
     pub(crate) const fn bytes(&self) -> u64 {

@@ -371,7 +371,7 @@ impl Shim {
             self.lingering = true;
             return Ok(());
         }
-        let clean = task.is_none_or(|task| task.output.is_closed());
+        let clean = task.is_none_or(|mut task| task.output.is_closed());
         // A task at a terminal has left the pipes as they were.
         let pipes = self.pipes.take();
         let pipes = self.tree.renew().and_then(|()| pipes.map_or_else(Pipes::new, Ok));
