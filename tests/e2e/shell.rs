@@ -107,6 +107,34 @@ fn standard_input_arrives_whole_and_ends() {
     assert_eq!((said.code, said.stdout.as_slice()), (Some(4), &b"from input\n"[..]));
 }
 
+/// Its standard input is the caller's own: what it does not read is there for whoever comes next, and it is what it is.
+// proves F3
+#[test]
+fn standard_input_is_the_callers_own() {
+    let world = world();
+    let shell = link(&world, "bash");
+    let file = world.dir().join("lines");
+    std::fs::write(&file, "one\ntwo\nthree\n").unwrap();
+    let (ours, lines) = (shell.display(), file.display());
+    for (line, expected) in [
+        (format!("printf 'one\\ntwo\\n' | {{ {ours} -c 'read x; echo got $x'; cat; }}"), "got one\ntwo\n"),
+        (format!("{{ {ours} -c 'read x; echo got $x'; cat; }} < {lines}"), "got one\ntwo\nthree\n"),
+        (format!("while read x; do {ours} -c 'echo \"$1\"' sh \"$x\"; done < {lines}"), "one\ntwo\nthree\n"),
+        (format!("{ours} -c 'readlink /proc/self/fd/0' < {lines}"), &format!("{lines}\n")),
+        (format!("{ours} -c 'readlink /proc/self/fd/0' < /dev/null"), "/dev/null\n"),
+        (format!("{ours} -c 'cat; echo end' <&-"), "end\n"),
+        (
+            format!("exec 5<>{lines}; {ours} -c 'head -c 4 >/dev/null; echo x >&0' <&5; cat {lines}"),
+            "one\nx\no\nthree\n",
+        ),
+    ] {
+        let said = world.shell(&line);
+        assert_eq!(String::from_utf8_lossy(&said.stdout), expected, "{line}: {said}");
+    }
+    let refused = world.belay(["send", &tasks(&world)[0].id, "x"]);
+    assert_eq!(refused.code, Some(1), "{refused}");
+}
+
 // proves F3
 #[test]
 fn two_streams_in_one_place_keep_their_order() {

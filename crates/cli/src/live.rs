@@ -4,6 +4,7 @@
 mod end;
 mod engine;
 mod feed;
+mod hand;
 mod input;
 mod key;
 mod modes;
@@ -22,6 +23,7 @@ use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::error::CliError;
 pub(crate) use engine::Live;
+pub(crate) use hand::Hand;
 pub(crate) use ours::{Ours, size_for_task};
 pub(crate) use picture::{RECENT_BYTES, Recent};
 #[cfg(test)]
@@ -46,6 +48,8 @@ pub(crate) enum Input {
     Bytes {
         close: bool,
     },
+    /// The descriptor itself goes to the task.
+    Handed(Hand),
     /// The keys of a terminal that is ours: everything but the detach prefix goes to the task.
     Keys(Ours),
 }

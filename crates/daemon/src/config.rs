@@ -45,6 +45,8 @@ pub mod bounds {
     /// How long whoever waited for a task may take to come back when a daemon has died.
     pub const CALLER_MS: u64 = 10_000;
     pub const COMMIT_RETRY_MS: u64 = 1_000;
+    /// As long as the kernel takes.
+    pub const SOCKET_NAME_BYTES: usize = 107;
     pub const NAME_BYTES: usize = 200;
     pub const TOKEN_BYTES: usize = 200;
     pub const REASON_BYTES: usize = 2_000;

@@ -15,6 +15,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         umask: _,
         rlimits: _,
         stdin,
+        stdin_from: _,
         merge,
         pty,
         detached,

@@ -54,6 +54,7 @@ pub(crate) fn detached(params: StartParams, command: Bytes) -> StartParams {
         timeout_ms: params.timeout_ms.filter(|_| params.detached),
         detached: true,
         stdin: false,
+        stdin_from: None,
         answer: AnswerWhen::Started,
         follow: false,
         ..params

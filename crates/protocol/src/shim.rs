@@ -80,6 +80,9 @@ pub struct Start {
     #[serde(default)]
     pub rlimits: Vec<Rlimit>,
     pub stdin: bool,
+    /// At this socket the caller hands its own standard input over.
+    #[serde(default)]
+    pub stdin_from: Option<String>,
     /// Standard error goes where standard output goes.
     #[serde(default)]
     pub merge: bool,

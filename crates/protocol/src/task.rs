@@ -95,6 +95,10 @@ pub struct StartParams {
     /// a standard input, whatever `stdin` says.
     #[serde(default)]
     pub pty: Option<Size>,
+    /// Where the command's standard input is handed over as a descriptor: the name of an abstract Unix socket of the caller's,
+    /// at which the holder of the task gets it with one byte of anything.
+    #[serde(default)]
+    pub stdin_from: Option<String>,
     /// Standard error goes where standard output goes, so that both are in the order in which they were written.
     #[serde(default)]
     pub merge: bool,

@@ -2,6 +2,7 @@
 //! outlives the daemon. No threads and no async runtime; it serves one task after another while it is provably clean.
 
 pub mod core;
+mod handed;
 mod kill;
 mod link;
 mod output;

@@ -13,6 +13,7 @@ use belay_protocol::Bytes;
 use belay_protocol::shim::Start;
 use belay_protocol::task::Size;
 
+use crate::handed;
 use crate::output::PIPE_BYTES;
 
 /// Pipes made ahead of time, so that a start does not wait for them.
@@ -47,7 +48,9 @@ pub(crate) fn start(
     cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<Held, SpawnFailure> {
     let stdin = if start.stdin { Some(stdin_pipe()?) } else { None };
-    let reader = stdin.as_ref().map_or(null, |(read, _)| read.as_fd());
+    let handed = start.stdin_from.as_deref().map(handed::take).transpose()?;
+    let given = stdin.as_ref().map(|(read, _)| read.as_fd()).or(handed.as_ref().map(AsFd::as_fd));
+    let reader = given.unwrap_or(null);
     let stderr = if start.merge { &pipes.stdout.1 } else { &pipes.stderr.1 };
     let stdio = [reader, pipes.stdout.1.as_fd(), stderr.as_fd()];
     let spawned = start_on(start, stdio, Session::NewGroup, cgroup)?;

@@ -198,6 +198,7 @@ impl World {
             umask: None,
             rlimits: Vec::new(),
             stdin: false,
+            stdin_from: None,
             merge: false,
             pty: None,
             detached: true,

@@ -87,6 +87,7 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         umask: status.umask,
         rlimits: caller::limits(),
         stdin: args.stdin,
+        stdin_from: None,
         merge: args.merge,
         pty: args.pty.then(live::size_for_task),
         detached: args.detach,

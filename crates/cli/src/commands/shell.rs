@@ -12,13 +12,12 @@ use std::path::{Path, PathBuf};
 
 use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams};
 use belay_protocol::{Bytes, output, vars};
-use rustix::fs::{FileType, fstat};
-use rustix::termios::{isatty, tcgetpgrp};
+use rustix::fs::fstat;
 
 use crate::caller::{self, ProcStatus};
 use crate::context::{Context, exe};
 use crate::error::CliError;
-use crate::live::{self, Input, Ours, Plan, Role};
+use crate::live::{self, Hand, Input, Ours, Plan, Role};
 use crate::ui::out::note;
 
 /// Names by which we are called as a shell.
@@ -54,13 +53,8 @@ pub(crate) fn run(called: &OsStr, mut args: Vec<OsString>, context: &mut Context
         return Err(become_shell(&real, &args));
     }
     let status = ProcStatus::read();
-    let ours = Ours::find();
-    let params = start_params(&real, &args, ours.is_some(), status)?;
-    let input = match ours {
-        Some(ours) => Input::Keys(ours),
-        None if params.stdin => Input::Bytes { close: true },
-        None => Input::Nothing,
-    };
+    let input = input(Ours::find())?;
+    let params = start_params(&real, &args, &input, status)?;
     let from = Some(output::From::Offset(0));
     let plan = Plan { role: Role::Shell(Box::new(params)), input, from, opening: Vec::new(), json: false };
     match plan.begin(context, status) {
@@ -76,9 +70,14 @@ pub(crate) fn run(called: &OsStr, mut args: Vec<OsString>, context: &mut Context
 fn start_params(
     real: &Path,
     args: &[OsString],
-    at_terminal: bool,
+    input: &Input,
     status: ProcStatus,
 ) -> Result<StartParams, CliError> {
+    let at_terminal = matches!(input, Input::Keys(_));
+    let stdin_from = match input {
+        Input::Handed(hand) => Some(hand.name.clone()),
+        Input::Nothing | Input::Bytes { .. } | Input::Keys(_) => None,
+    };
     let argv = std::iter::once(real.as_os_str().to_owned()).chain(args.iter().cloned());
     let parent = caller::parent();
     let interactive = at_terminal && is_interactive(args);
@@ -92,7 +91,8 @@ fn start_params(
         name: None,
         umask: status.umask,
         rlimits: caller::limits(),
-        stdin: has_input(),
+        stdin: false,
+        stdin_from,
         merge: !at_terminal && is_one_place(),
         pty: at_terminal.then(live::size_for_task),
         detached: false,
@@ -120,16 +120,13 @@ fn is_interactive(args: &[OsString]) -> bool {
     !args.iter().any(is_line) && args.iter().all(|arg| is_option(arg))
 }
 
-/// Whether there is something to read: not `/dev/null`, not nothing, and not a terminal that others are using.
-fn has_input() -> bool {
-    let stdin = rustix::stdio::stdin();
-    let Ok(stat) = fstat(stdin) else { return false };
-    if isatty(stdin) {
-        return tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp());
+/// Our standard input as it is, if there is one; a terminal's keys go by another road.
+fn input(ours: Option<Ours>) -> Result<Input, CliError> {
+    match ours {
+        Some(ours) => Ok(Input::Keys(ours)),
+        None if fstat(rustix::stdio::stdin()).is_err() => Ok(Input::Nothing),
+        None => Hand::new().map(Input::Handed),
     }
-    let null = std::fs::metadata("/dev/null").map(|meta| std::os::unix::fs::MetadataExt::rdev(&meta));
-    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    !(is_device && null.is_ok_and(|null| null == stat.st_rdev))
 }
 
 /// Whether our two streams lead to the same place: then their order counts.

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::feed::Feed;
+use super::hand::Hand;
 use super::key::{self, DetachKey};
 use super::ours::Raw;
 use super::prefix::Prefix;
@@ -95,6 +96,8 @@ pub(crate) struct Live<'a> {
     /// Our own output could not be written.
     pub(super) broken: Option<CliError>,
     pub(super) feed: Option<Feed>,
+    /// Where our standard input is got by the task.
+    hand: Option<Hand>,
     /// Our terminal, while every key goes to the task.
     pub(super) raw: Option<Raw>,
     /// Whether it was to be so from the beginning.
@@ -135,10 +138,11 @@ impl<'a> Live<'a> {
         let signals =
             Signals::register(status, heeded).map_err(|error| CliError::io("listen for signals", &error))?;
         let client = context.connect()?;
-        let (feed, raw) = match input {
-            Input::Nothing => (None, None),
-            Input::Bytes { close } => (Some(Feed::new(close)), None),
-            Input::Keys(ours) => (Some(Feed::new(false)), Some(ours.make_raw()?)),
+        let (feed, hand, raw) = match input {
+            Input::Nothing => (None, None, None),
+            Input::Bytes { close } => (Some(Feed::new(close)), None, None),
+            Input::Handed(hand) => (None, Some(hand), None),
+            Input::Keys(ours) => (Some(Feed::new(false)), None, Some(ours.make_raw()?)),
         };
         let viewed = match &role {
             Role::Caller(_) | Role::Shell(_) => None,
@@ -161,6 +165,7 @@ impl<'a> Live<'a> {
             sink: Sink::new(),
             broken: None,
             feed,
+            hand,
             // A task that is there already gets the size that we have.
             size: raw.as_ref().filter(|_| viewed.is_some()).map(|_| super::ours::size()),
             raw,
@@ -299,6 +304,9 @@ impl<'a> Live<'a> {
             self.message(message)?;
         }
         self.hear();
+        if let Some(hand) = &self.hand {
+            hand.give();
+        }
         self.give_signals()?;
         self.give_order()?;
         self.give_detach()?;
@@ -324,6 +332,7 @@ impl<'a> Live<'a> {
     fn poll(&self) -> Result<(bool, bool), CliError> {
         let mut fds = vec![PollFd::new(&self.client, PollFlags::IN)];
         fds.extend(self.signals.poll_fds());
+        fds.extend(self.hand.as_ref().map(|hand| PollFd::new(hand, PollFlags::IN)));
         let input = fds.len();
         let stdin = rustix::stdio::stdin();
         if self.id.is_some() && self.wants_input() {

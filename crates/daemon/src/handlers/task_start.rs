@@ -282,6 +282,7 @@ impl<W: World> Core<W> {
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
             stdin: params.stdin || params.pty.is_some(),
+            stdin_from: params.stdin_from.clone(),
             merge: params.merge,
             pty: params.pty,
             detached: params.detached,
@@ -362,6 +363,12 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
                 "a name is empty or has = in it, or a zero byte is in there",
             ));
         }
+    }
+    check_text("stdin_from", params.stdin_from.as_deref(), bounds::SOCKET_NAME_BYTES)?;
+    if params.stdin_from.is_some() && (params.stdin || params.pty.is_some()) {
+        let message =
+            "a standard input that is handed over cannot be written to besides, nor be a terminal's";
+        return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
     }
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;

@@ -350,6 +350,7 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         umask: None,
         rlimits: Vec::new(),
         stdin: false,
+        stdin_from: None,
         merge: false,
         pty: None,
         detached: false,
