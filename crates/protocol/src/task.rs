@@ -93,7 +93,8 @@ pub struct StartParams {
     pub stdin: bool,
     /// Run it at a terminal of its own, of this size, instead of pipes. Everything it writes is then one stream, and it has
     /// a standard input, whatever `stdin` says.
-    #[serde(default)]
+    // Not even named where it is not wanted: a daemon from before it would refuse the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,
     /// Where the command's standard input is handed over as a descriptor: the name of an abstract Unix socket of the caller's,
     /// at which the holder of the task gets it with one byte of anything.

@@ -139,3 +139,47 @@ impl Output {
         self.read_fault.clone().map(|message| CaptureFault { message, lost_bytes: 0 })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use belay_os::{fds, pty};
+
+    use super::*;
+
+    fn log(dir: &std::path::Path) -> LogWriter {
+        LogWriter::new(dir, 64 * 1024 * 1024, 0)
+    }
+
+    #[test]
+    fn a_stream_without_an_end_is_drained_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let endless = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
+        let (reader, writer) = fds::pipe(0).unwrap();
+        rustix::io::write(&writer, b"the other").unwrap();
+        drop(writer);
+        let mut output = Output::pipes(endless, reader, log(dir.path()));
+        let bytes = output.drain(&mut vec![0; READ_BYTES], 0);
+        assert!((PIPE_BYTES + 9..16 * PIPE_BYTES).contains(&bytes), "{bytes}");
+        output.finish();
+        assert_eq!(output.streams().count(), 0, "what comes now is not the task's");
+        assert!(!output.is_closed());
+        assert_eq!(output.info().bytes, bytes as u64);
+    }
+
+    #[test]
+    fn a_terminal_ends_without_a_fault_when_nobody_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pty::Pty { master, slave } = pty::open(24, 80).unwrap();
+        let mut output = Output::terminal(master, log(dir.path()));
+        rustix::io::write(&slave, b"words").unwrap();
+        assert_eq!(output.drain(&mut vec![0; READ_BYTES], 0), 5);
+        assert!(!output.is_closed(), "somebody has it still");
+        rustix::io::write(&slave, b" and more").unwrap();
+        drop(slave);
+        assert_eq!(output.drain(&mut vec![0; READ_BYTES], 0), 9);
+        assert!(output.is_closed());
+        assert_eq!(output.fault(), None);
+    }
+}

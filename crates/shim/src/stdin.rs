@@ -99,3 +99,37 @@ impl Stdin {
         self.pending = VecDeque::new();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use belay_os::{fds, pty};
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_closed_and_a_terminal_is_told() {
+        let (reader, writer) = fds::pipe(0).unwrap();
+        let mut stdin = Stdin::pipe(Some(writer));
+        assert_eq!(stdin.accept(b"last", true, None), WriteResult::Accepted { pending: 0 });
+        assert_eq!(stdin.accept(b"more", false, None), WriteResult::Closed);
+        let mut heard = [0; 9];
+        assert_eq!(rustix::io::read(&reader, &mut heard), Ok(4));
+        assert_eq!(rustix::io::read(&reader, &mut heard), Ok(0));
+
+        let pty::Pty { master, slave } = pty::open(24, 80).unwrap();
+        let mut stdin = Stdin::terminal(Some(master));
+        let key = || Some("one".to_owned());
+        assert_eq!(stdin.accept(b"line\n", true, key()), WriteResult::Accepted { pending: 0 });
+        assert_eq!(
+            stdin.accept(b"line\n", true, key()),
+            WriteResult::Accepted { pending: 0 },
+            "named, so once"
+        );
+        assert!(stdin.is_open());
+        stdin.accept(b"next\n", false, None);
+        assert_eq!(rustix::io::read(&slave, &mut heard), Ok(5));
+        assert_eq!(rustix::io::read(&slave, &mut heard), Ok(0), "an end");
+        assert_eq!(rustix::io::read(&slave, &mut heard), Ok(5), "and no end");
+        assert_eq!(&heard[..5], b"next\n");
+    }
+}
