@@ -144,11 +144,11 @@ pub enum FromShim {
     Output {
         bytes: u64,
     },
-    /// What was asked for with `Query`.
     /// The output lies in memory, in files that the shim has open under these numbers; or no longer.
     Memory {
         numbers: Option<[i32; 2]>,
     },
+    /// What was asked for with `Query`.
     Now(Box<Now>),
     /// It was sent to so many.
     Signalled {

@@ -98,10 +98,10 @@ pub struct StartParams {
     pub pty: Option<Size>,
     /// Where the command's standard input is handed over as a descriptor: the name of an abstract Unix socket of the caller's,
     /// at which the holder of the task gets it with one byte of anything.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_from: Option<String>,
     /// Standard error goes where standard output goes, so that both are in the order in which they were written.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge: bool,
     /// Nobody waits: the time-to-live counts from the start.
     #[serde(default)]

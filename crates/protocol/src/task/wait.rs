@@ -18,10 +18,10 @@ pub struct WaitParams {
     #[serde(default)]
     pub attach: bool,
     /// Until a line of its output matches. What is there already counts; the end of the task ends the wait too.
-    #[serde(default, rename = "match")]
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matching: Option<MatchParams>,
     /// Until it has written nothing for so long. The silence before this wait counts.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silence_ms: Option<u64>,
 }
 
