@@ -2,6 +2,7 @@
 
 mod capture;
 mod cli;
+mod foreground;
 mod idle;
 mod journal;
 mod many;
@@ -27,6 +28,7 @@ type Work = fn(&mut Report) -> Outcome;
 const WORKS: &[(&str, Work)] = &[
     ("start", start::run),
     ("cli", cli::run),
+    ("foreground", foreground::run),
     ("rate", rate::run),
     ("capture", capture::run),
     ("stop", stop::run),

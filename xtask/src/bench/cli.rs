@@ -31,7 +31,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
 }
 
 /// The command in this world.
-fn belay(world: &World, words: &[&str]) -> Command {
+pub(crate) fn belay(world: &World, words: &[&str]) -> Command {
     let mut command = Command::new(&world.exe);
     command.args(words).current_dir("/").stdin(Stdio::null());
     command.env(belay_protocol::vars::HOME, &world.places.home);

@@ -1,11 +1,12 @@
 //! Where the bytes of a task go: our own two streams, exactly. A reader that does not read holds up the
 //! bytes, never the signals.
 
+use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use belay_protocol::output::StreamName;
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::signals::{SIGNALS, Signals};
 
@@ -87,7 +88,7 @@ impl Sink {
         if !ready(&fds[SIGNALS]) {
             return Ok(Progress::Wrote(0));
         }
-        target.write(&bytes[..bytes.len().min(SURE_BYTES)])
+        target.write_what_fits(&bytes[..bytes.len().min(FILE_BYTES)])
     }
 }
 
@@ -97,6 +98,20 @@ impl Target {
             rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
         });
         Self { fd, is_file, open: true }
+    }
+
+    /// As much as there is room for, without waiting; the rest waits for the next poll.
+    fn write_what_fits(&self, bytes: &[u8]) -> Result<Progress, Errno> {
+        let here = u64::MAX;
+        match rustix::io::pwritev2(self.fd, &[IoSlice::new(bytes)], here, ReadWriteFlags::NOWAIT) {
+            Ok(length) => Ok(Progress::Wrote(length)),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(Progress::Wrote(0)),
+            // Not every kernel, and no terminal, can be asked not to wait.
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::SPIPE) => {
+                self.write(&bytes[..bytes.len().min(SURE_BYTES)])
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     fn write(&self, bytes: &[u8]) -> Result<Progress, Errno> {

@@ -1,0 +1,115 @@
+//! `foreground`: what it costs somebody who waits for a command. As a shell's place, as its reader, and until one is let go.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use belay_client::{Client, Message};
+use belay_protocol::daemon::StatusParams;
+use belay_protocol::methods::{DaemonStatus, TaskDetach, TaskStart, notify};
+use belay_protocol::task::{DetachParams, TaskInfo};
+use belay_protocol::vars;
+use serde_json::json;
+
+use super::cli::belay;
+use super::measure::{ROUNDS, compare, number, time};
+use super::report::{Report, Target};
+use super::world::{World, kill, start_params};
+use crate::run::{self, Outcome, succeed};
+
+const SHELL: &str = "/bin/sh";
+const BYTES: u64 = 256 << 20;
+
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let world = World::new()?;
+    shell(report, &world)?;
+    detach(report, &world)?;
+    stream(report, &world)
+}
+
+fn shell(report: &mut Report, world: &World) -> Outcome {
+    let ours = || time(|| succeed(belay(world, &["shell", "-c", "true"]).env(vars::SHELL, SHELL)));
+    let real = || time(|| succeed(Command::new(SHELL).args(["-c", "true"]).stdin(Stdio::null())));
+    let [ours, real] = compare(ROUNDS, 20, [Box::new(ours), Box::new(real)])?;
+    report.times("foreground", "`belay shell -c true`", ours, ("`sh -c true`", real), Target::None);
+    Ok(())
+}
+
+/// From asking for a detach to the answer of whoever waited.
+fn detach(report: &mut Report, world: &World) -> Outcome {
+    let (mut waiting, mut asking, mut other) = (world.connect()?, world.connect()?, world.connect()?);
+    let ours = || released(&mut waiting, &mut asking);
+    let ask = || {
+        time(|| {
+            other.call::<DaemonStatus>(&StatusParams {})?;
+            Ok(())
+        })
+    };
+    let [ours, ask] = compare(ROUNDS, 20, [Box::new(ours), Box::new(ask)])?;
+    let what = "from `task/detach` to the answer of whoever waited";
+    report.times("foreground", what, ours, ("`daemon/status`", ask), Target::None);
+    Ok(())
+}
+
+fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
+    let params = start_params(&["/bin/sleep", "100"], &json!({"answer": "ended"}))?;
+    let start = waiting.send::<TaskStart>(&params)?;
+    let said = waiting.next_notification(None)?;
+    if said.method != notify::TASK_STARTED {
+        return Err(format!("{} instead of the start", said.method).into());
+    }
+    let id = serde_json::from_str::<serde_json::Value>(said.params.get())?["id"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let began = Instant::now();
+    asking.send::<TaskDetach>(&DetachParams { id: id.clone(), actor: None })?;
+    let answer = loop {
+        if let Message::Response(answer) = waiting.receive()?
+            && answer.id == start
+        {
+            break answer;
+        }
+    };
+    let took = began.elapsed();
+    let task: TaskInfo = belay_client::decode::<TaskStart>(&answer.result?)?;
+    if !task.detached || task.status.is_ended() {
+        return Err("the caller was not released".into());
+    }
+    asking.receive()?;
+    kill(asking, &id)?;
+    Ok(took)
+}
+
+fn stream(report: &mut Report, world: &World) -> Outcome {
+    let bytes = BYTES.to_string();
+    let argv = ["/usr/bin/head", "-c", &bytes, "/dev/zero"];
+    let ours = || read_whole(belay(world, &["run", "--"]).args(argv));
+    let bare = || read_whole(Command::new(argv[0]).args(&argv[1..]).stdin(Stdio::null()));
+    let [ours, bare] = compare(ROUNDS, 1, [Box::new(ours), Box::new(bare)])?;
+    let speed = |took: Duration| number(BYTES) / took.as_secs_f64();
+    let shown = |took, who: &str| (format!("{who}{:.2} GB/s", speed(took) / 1e9), speed(took));
+    report.share(
+        "foreground",
+        "256 MiB through `belay run` to its reader",
+        shown(ours, ""),
+        shown(bare, "a plain pipe "),
+        Target::None,
+    );
+    Ok(())
+}
+
+/// How long it takes to read everything that a command writes through a pipe.
+fn read_whole(command: &mut Command) -> Outcome<Duration> {
+    time(|| {
+        let mut child = run::start(command.stdout(Stdio::piped()))?;
+        let mut read = 0;
+        if let Some(mut stdout) = child.stdout.take() {
+            let mut buffer = vec![0; 64 << 10];
+            while let filled @ 1.. = std::io::Read::read(&mut stdout, &mut buffer)? {
+                read += filled as u64;
+            }
+        }
+        let ended = child.wait()?;
+        if ended.success() && read == BYTES { Ok(()) } else { Err(format!("{read} bytes, {ended}").into()) }
+    })
+}
