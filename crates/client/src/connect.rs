@@ -169,10 +169,16 @@ pub fn check_runtime_dir(dir: &Path) -> Result<(), ClientError> {
     }
     if meta.mode() & 0o077 != 0 {
         let mode = meta.mode() & 0o7777;
-        return refuse(
-            &format!("is open to others (mode {mode:04o})"),
-            format!("chmod 700 {}", dir.display()),
-        );
+        // One with the sticky bit is everybody's on purpose, like /tmp: it must stay so.
+        let hint = if mode & 0o1000 != 0 {
+            format!(
+                "set BELAY_RUNTIME_DIR to a directory of its own, for instance {}",
+                dir.join("belay").display()
+            )
+        } else {
+            format!("chmod 700 {}", dir.display())
+        };
+        return refuse(&format!("is open to others (mode {mode:04o})"), hint);
     }
     Ok(())
 }
@@ -191,6 +197,9 @@ mod tests {
         let error = check_runtime_dir(dir.path()).unwrap_err();
         assert!(error.to_string().ends_with("is open to others (mode 0750)"), "{error}");
         assert_eq!(error.hint().unwrap(), format!("chmod 700 {}", dir.path().display()));
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let hint = check_runtime_dir(dir.path()).unwrap_err().hint().unwrap();
+        assert!(hint.starts_with("set BELAY_RUNTIME_DIR to a directory of its own"), "{hint}");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         check_runtime_dir(dir.path()).unwrap();
     }

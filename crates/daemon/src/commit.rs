@@ -26,6 +26,13 @@ impl<W: World> Core<W> {
         }
         self.actions.append(&mut self.durable);
         self.last.append(&mut self.acks);
+        if !self.slow_acks.0.is_empty() {
+            if self.slow_acks.1.is_empty() {
+                self.arm(bounds::SLOW_ACK_MS, Timer::Acks);
+            }
+            let (durable, waiting) = &mut self.slow_acks;
+            waiting.append(durable);
+        }
         self.serve_event_readers();
         Ok(())
     }
@@ -42,6 +49,7 @@ impl<W: World> Core<W> {
                 self.batch = Batch::default();
                 self.durable.clear();
                 self.acks.clear();
+                self.slow_acks.0.clear();
             } else if self.retry.is_none() {
                 self.retry = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
             }

@@ -44,6 +44,8 @@ pub mod bounds {
     pub const KEPT_MEMORY_TASKS: usize = 200;
     /// How long whoever waited for a task may take to come back when a daemon has died.
     pub const CALLER_MS: u64 = 10_000;
+    /// How long a shim whose task was stopped is left alone before it makes itself new.
+    pub const SLOW_ACK_MS: u64 = 2;
     pub const COMMIT_RETRY_MS: u64 = 1_000;
     /// As long as the kernel takes.
     pub const SOCKET_NAME_BYTES: usize = 107;

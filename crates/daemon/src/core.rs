@@ -68,6 +68,9 @@ pub struct Core<W> {
     pub(crate) acks: Vec<Action>,
     /// Done last of all: nobody is kept waiting by a shim that makes itself new.
     pub(crate) last: Vec<Action>,
+    /// The same for shims whose task was stopped, in two steps: when the batch is durable, and a moment later. Such a shim has
+    /// a cgroup to make anew, which would take the processor from whoever waits for the receipt.
+    pub(crate) slow_acks: (Vec<Action>, Vec<Action>),
     pub(crate) notices: VecDeque<NoticeInfo>,
     pub(crate) ended_since_gc: u32,
     counter: u64,
@@ -203,6 +206,8 @@ pub(crate) enum Timer {
     /// A shim that was told to stop its task may not be at it.
     Doubt(ShimId),
     Idle,
+    /// Shims that were left alone for a moment may forget their ends.
+    Acks,
     /// The journal could not be written and is tried again.
     Commit,
     /// What the journal has noted is brought into its database.
@@ -251,6 +256,7 @@ impl<W: World> Core<W> {
             durable: Vec::new(),
             acks: Vec::new(),
             last: Vec::new(),
+            slow_acks: (Vec::new(), Vec::new()),
             notices: VecDeque::new(),
             ended_since_gc: 0,
             counter: 0,
@@ -320,6 +326,7 @@ impl<W: World> Core<W> {
         self.actions.append(&mut self.last);
         if self.phase == Phase::Leaving && self.pending.is_empty() && self.batch.is_empty() {
             self.settle_journal();
+            self.actions.append(&mut self.slow_acks.1);
             self.actions.push(Action::Exit);
         }
     }
@@ -376,6 +383,7 @@ impl<W: World> Core<W> {
                 Timer::Caller(number) => self.caller_is_due(number),
                 Timer::Silence(pending) => self.silence_is_due(pending),
                 Timer::Doubt(shim) => self.make_sure_of(shim),
+                Timer::Acks => self.actions.append(&mut self.slow_acks.1),
                 Timer::Idle => self.leave(),
                 Timer::Commit => {
                     self.retry = None;

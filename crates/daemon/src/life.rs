@@ -167,8 +167,10 @@ impl<W: World> Core<W> {
         self.durable.push(Action::Reach(CrashPoint::AfterEnd));
         if let Some(shim) = task.shim {
             self.trust(shim);
-            self.acks.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
-            self.acks.push(Action::Reach(CrashPoint::AfterAck));
+            let stopped = task.entry.doc.end.as_ref().is_some_and(|end| end.receipt.is_some());
+            let acks = if stopped { &mut self.slow_acks.0 } else { &mut self.acks };
+            acks.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
+            acks.push(Action::Reach(CrashPoint::AfterAck));
         }
         // Said only when durable: a daemon that dies now says it again, and says the same. (Where the disk is full it is
         // said nevertheless, and the shim keeps it.)

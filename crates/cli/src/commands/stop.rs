@@ -96,6 +96,7 @@ pub(crate) fn line(stopped: &StopResult) -> String {
     let status = stopped.status.map_or("ended", outcome::status_name);
     let receipt = stopped.receipt.as_ref().map(outcome::receipt);
     match stopped.result {
+        StopVerdict::NotFound if id.is_empty() => "an empty id names no task".to_owned(),
         StopVerdict::NotFound => format!("{id} not found: there is no such task"),
         StopVerdict::NotPermitted => format!("{id} not permitted: this task is not yours to stop"),
         StopVerdict::AlreadyEnded if stopped.status == Some(Status::Completed) => {

@@ -14,7 +14,7 @@ pub(crate) enum DirError {
     Io { what: &'static str, path: PathBuf, source: io::Error },
     #[error("{what} {} belongs to user {owner}, not to user {own}; name another one with {variable}", path.display())]
     Owner { what: &'static str, path: PathBuf, owner: u32, own: u32, variable: &'static str },
-    #[error("{what} {} is open to others (mode {mode:04o}); close it: chmod 700 {}", path.display(), path.display())]
+    #[error("{what} {} is open to others (mode {mode:04o}); name one of its own, or close it with chmod 700", path.display())]
     Open { what: &'static str, path: PathBuf, mode: u32 },
     #[error("{what} {} is not a directory", path.display())]
     NotDir { what: &'static str, path: PathBuf },
