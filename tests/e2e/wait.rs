@@ -62,6 +62,9 @@ fn what_is_there_already_is_found_and_what_has_ended_too() {
     world.wait_ended(&id);
     let waited = wait(&world, &for_match(&id, matching("t"), 10_000));
     assert_eq!((waited.met, found(&waited)), (Met::Match, (4, "two".to_owned())));
+    // However short the time: it is there.
+    let at_once = wait(&world, &for_match(&id, matching("t"), 0));
+    assert_eq!((at_once.met, found(&at_once)), (Met::Match, (4, "two".to_owned())));
     let on = MatchParams { after: waited.next.unwrap().after, ..matching("t") };
     let waited = wait(&world, &for_match(&id, on, 10_000));
     assert_eq!((waited.met, found(&waited)), (Met::Match, (8, "three".to_owned())));

@@ -293,6 +293,9 @@ impl<W: World> Core<W> {
 
     /// The deadline of a promise has come: the answer is what is known now.
     pub(crate) fn answer_is_due(&mut self, id: u64) {
+        if self.looks_to_the_end(id) {
+            return;
+        }
         let Some(Pending { caller, what, .. }) = self.take_pending(id) else { return };
         match what {
             What::Start { task, .. } | What::Inspect { task } => {

@@ -31,6 +31,8 @@ struct Matching {
     looking: bool,
     /// More was written since it began.
     more: bool,
+    /// The time is over, and is told when this search has ended: what is there already is found in no time at all.
+    due: bool,
 }
 
 #[derive(Debug)]
@@ -112,7 +114,7 @@ impl<W: World> Core<W> {
                 }
                 let begin = SearchCursor { at: params.after, ..SearchCursor::default() };
                 let cursor = params.cursor.unwrap_or(begin);
-                Some(Matching { pattern, params, cursor, looking: false, more: false })
+                Some(Matching { pattern, params, cursor, looking: false, more: false, due: false })
             }
             _ => None,
         };
@@ -194,6 +196,8 @@ impl<W: World> Core<W> {
         matching.looking = false;
         if let Some(line) = found.result.lines.pop() {
             self.end_wait(wait, Met::Match, Some(line));
+        } else if matching.due {
+            self.end_wait(wait, Met::Timeout, None);
         } else if matching.more || !found.result.complete {
             self.look_for_match(wait);
         } else if !live {
@@ -253,6 +257,19 @@ impl<W: World> Core<W> {
             Ok(info) => self.answer_wait(&caller, info, met, until.as_deref(), line),
             Err(error) => self.fail(&caller, error),
         }
+    }
+
+    /// Whether a search is under way that has to come to its end before a wait does.
+    pub(crate) fn looks_to_the_end(&mut self, wait: u64) -> bool {
+        let Some(Pending { what: What::Wait { until: Some(until), .. }, .. }) = self.pending.get_mut(&wait)
+        else {
+            return false;
+        };
+        let Some(matching) = until.matching.as_mut().filter(|matching| matching.looking) else {
+            return false;
+        };
+        matching.due = true;
+        true
     }
 
     /// Answers a wait whose time is over.
