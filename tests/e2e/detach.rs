@@ -10,7 +10,7 @@ use belay_protocol::task::{
 };
 use belay_testkit::{LONG, World, wait_until};
 
-use crate::support::{FOREVER, stop_of, world};
+use crate::support::{FOREVER, running, stop_of, world};
 
 fn detach(world: &World, id: &str) -> TaskInfo {
     world.client().call::<TaskDetach>(&DetachParams { id: id.to_owned(), actor: None }).unwrap()
@@ -21,17 +21,6 @@ fn foreground(world: &World, script: &str) -> StartParams {
     params.detached = false;
     params.answer = AnswerWhen::Ended;
     params
-}
-
-/// The one task that runs.
-fn running(world: &World) -> TaskInfo {
-    wait_until("one running task", LONG, || {
-        let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-        match listed.as_slice() {
-            [task] if task.status == Status::Running => Ok(task.clone()),
-            other => Err(format!("{other:?}")),
-        }
-    })
 }
 
 fn output_files(world: &World, id: &str) -> usize {

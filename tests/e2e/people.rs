@@ -2,21 +2,10 @@
 //! sees is looked at; nothing is hoped for.
 
 use belay_os::signal::Signal;
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::Status;
 use belay_testkit::{LONG, Modes, PROMPT, Seen, Tmux, World, send_signal, wait_until};
 
-use crate::support::{FOREVER, world};
-
-/// The one task that runs.
-fn running(world: &World) -> TaskInfo {
-    wait_until("one running task", LONG, || {
-        let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-        match listed.as_slice() {
-            [task] if task.status == Status::Running => Ok(task.clone()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-}
+use crate::support::{FOREVER, running, world};
 
 /// Waits for the shell again, and for the code that the last command ended with.
 #[track_caller]

@@ -9,7 +9,7 @@ use belay_os::signal::Signal;
 use belay_protocol::task::{Status, TaskInfo};
 use belay_testkit::{LONG, Output, World, finish, look_at, wait_until};
 
-use crate::support::{FOREVER, stop_of, world};
+use crate::support::{FOREVER, running, stop_of, world};
 
 /// Belay under the name of a shell, as an agent is given it.
 fn link(world: &World, name: &str) -> PathBuf {
@@ -22,14 +22,6 @@ fn link(world: &World, name: &str) -> PathBuf {
 
 fn tasks(world: &World) -> Vec<TaskInfo> {
     world.belay(["ps", "-a", "--json"]).ok().json_lines()
-}
-
-/// The only task that runs.
-fn running(world: &World) -> TaskInfo {
-    wait_until("the task", LONG, || {
-        let tasks: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-        tasks.into_iter().find(|task| task.status == Status::Running).ok_or_else(|| "none runs".to_owned())
-    })
 }
 
 /// The same call of a real shell and of ours, in a directory of its own each.

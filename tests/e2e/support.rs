@@ -1,8 +1,8 @@
 //! What the tests share: making worlds, and short words for common calls. It decides nothing.
 
 use belay_protocol::RpcError;
-use belay_protocol::task::StopParams;
-use belay_testkit::{Builder, World};
+use belay_protocol::task::{Status, StopParams, TaskInfo};
+use belay_testkit::{Builder, LONG, World, wait_until};
 
 pub(crate) const BELAY: &str = env!("CARGO_BIN_EXE_belay");
 
@@ -15,6 +15,18 @@ pub(crate) fn world() -> World {
 
 pub(crate) fn builder() -> Builder {
     World::builder(BELAY)
+}
+
+/// The one task that runs.
+#[track_caller]
+pub(crate) fn running(world: &World) -> TaskInfo {
+    wait_until("one running task", LONG, || {
+        let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
+        match listed.as_slice() {
+            [task] if task.status == Status::Running => Ok(task.clone()),
+            other => Err(format!("{other:?}")),
+        }
+    })
 }
 
 /// An ordinary stop that waits for its receipt.

@@ -1,6 +1,6 @@
 //! Signalling the tree: one gentle signal to everybody, or rounds of SIGKILL until nobody is left.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use belay_model::{Level, Survivor};
 use belay_os::process::{Identity, Pid, ProcessInfo};
@@ -16,7 +16,7 @@ const PAUSE_MS: (u64, u64) = (1, 20);
 #[derive(Debug)]
 pub(crate) struct Killing {
     /// By number: nobody is counted twice, however many rounds it takes.
-    struck: HashSet<Pid>,
+    struck: BTreeSet<Pid>,
     /// The last round found somebody new: a tree that forks is gone after at once.
     hot: bool,
     pause_ms: u64,
@@ -26,7 +26,8 @@ pub(crate) struct Killing {
 impl Killing {
     /// The first blow: the whole cgroup where there is one, else everybody that can be found.
     pub(crate) fn begin(tree: &mut Tree, leader: Option<Identity>, now_ms: u64) -> (Self, Strike) {
-        let mut killing = Self { struck: HashSet::new(), hot: false, pause_ms: PAUSE_MS.0, next_round_ms: 0 };
+        let mut killing =
+            Self { struck: BTreeSet::new(), hot: false, pause_ms: PAUSE_MS.0, next_round_ms: 0 };
         let strike = match tree.kill_cgroup() {
             Some(pids) => {
                 killing.next_round_ms = now_ms + 2 * PAUSE_MS.0;
