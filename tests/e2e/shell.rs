@@ -176,6 +176,23 @@ fn whoever_gives_the_shell_up_ends_all_of_it() {
     }
 }
 
+// proves K1, K2
+#[test]
+fn stopped_from_outside_it_ends_with_the_code_and_not_of_the_signal() {
+    let world = world();
+    let mut command = world.command(link(&world, "bash"));
+    command.args(["-c", &format!("echo ready; sleep {FOREVER}")]);
+    let called = belay_testkit::Running::start(command, false);
+    called.wait_for_stdout("ready", |said| said == b"ready\n");
+    let task = running(&world);
+    assert_eq!(world.stop(&stop_of(&task.id)).receipt.unwrap().survivors, []);
+    let said = called.finish();
+    assert_eq!((said.code, said.stdout.as_slice()), (Some(143), &b"ready\n"[..]), "{said}");
+    let told = String::from_utf8(said.stderr).unwrap();
+    assert!(told.starts_with(&format!("belay: {} cancelled by ", task.id)), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
+
 // proves F1, F2, F3
 #[test]
 fn it_is_detached_from_outside_and_its_caller_is_told_the_id() {
