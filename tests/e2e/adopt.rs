@@ -213,6 +213,27 @@ fn down_leaves_the_tasks_and_the_next_command_adopts_them() {
     assert_eq!(world.belay(["down", "--stop-tasks"]).ok().line(), "The daemon has ended.");
 }
 
+/// They would start another daemon, only to ask it for an end that this one knows best.
+// proves D7, K3
+#[test]
+fn down_with_its_tasks_tells_whoever_waits_and_no_other_daemon_comes() {
+    let world = world();
+    for _ in 0..10 {
+        let foreground = world.spawn(["run", "--", "sh", "-c", &format!("echo a; sleep {FOREVER}")]);
+        foreground.wait_for_stdout("the first line", |heard| heard == b"a\n");
+        let task = Patient::new(&world).tasks().into_values().find(|task| !task.status.is_ended()).unwrap();
+        let waiting = world.spawn(["wait", &task.id]);
+        wait_for_other_clients(&world, 2);
+        let down = world.belay(["down", "--stop-tasks"]).ok();
+        assert!(down.line().ends_with("The daemon has ended."), "{down}");
+        for waiter in [foreground, waiting] {
+            let said = waiter.finish();
+            assert_eq!(said.code, Some(143), "{said}");
+        }
+        assert_eq!(daemons(&world), []);
+    }
+}
+
 /// Whoever is connected besides us.
 fn wait_for_other_clients(world: &World, count: u64) {
     wait_until("the right number of clients", LONG, || {

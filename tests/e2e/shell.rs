@@ -1,6 +1,10 @@
 //! `belay shell` in the place of a real one: whoever calls it sees what the real one would have shown, and a person sees a
 //! task.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -194,6 +198,66 @@ fn whoever_gives_the_shell_up_ends_all_of_it() {
         }
         drop(called);
     }
+}
+
+/// A caller that is killed takes its ends of the streams with it, and the command may be one that never writes.
+// proves K2, F7
+#[expect(clippy::disallowed_methods, reason = "nobody else may hold the reading ends")]
+#[test]
+fn when_nobody_is_left_to_read_all_of_it_ends() {
+    let world = world();
+    let shell = link(&world, "bash");
+    let pipe = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        (OwnedFd::from(reader), OwnedFd::from(writer))
+    };
+    let socket = || {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        (OwnedFd::from(reader), OwnedFd::from(writer))
+    };
+    for (of_output, of_errors) in [(pipe(), pipe()), (socket(), socket())] {
+        let script = format!(
+            "trap 'echo heard >&2' USR1; echo ready; setsid sleep {FOREVER} & while :; do wait; done"
+        );
+        let mut command = world.command(&shell);
+        command.args(["-c", &script]).stdin(Stdio::null()).stdout(of_output.1).stderr(of_errors.1);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let read = |from: &OwnedFd, length: usize| {
+            let mut text = vec![0; length];
+            File::from(from.try_clone().unwrap()).read_exact(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(read(&of_output.0, 6), "ready\n");
+        let task = running(&world);
+        // One that is left is somebody.
+        drop(of_output.0);
+        world.belay(["signal", "USR1", &task.id]).ok();
+        assert_eq!(read(&of_errors.0, 6), "heard\n");
+        assert_eq!(world.inspect(&task.id).status, Status::Running);
+        drop(of_errors.0);
+        let ended = world.wait_ended(&task.id);
+        assert_eq!(ended.status, Status::Cancelled, "{ended:?}");
+        assert_eq!(ended.outcome.unwrap().survivors, []);
+        assert_eq!(child.wait().unwrap().code(), Some(141), "as of SIGPIPE");
+    }
+}
+
+// proves K1, K2
+#[test]
+fn stopped_from_outside_it_ends_with_the_code_and_not_of_the_signal() {
+    let world = world();
+    let mut command = world.command(link(&world, "bash"));
+    command.args(["-c", &format!("echo ready; sleep {FOREVER}")]);
+    let called = belay_testkit::Running::start(command, false);
+    called.wait_for_stdout("ready", |said| said == b"ready\n");
+    let task = running(&world);
+    assert_eq!(world.stop(&stop_of(&task.id)).receipt.unwrap().survivors, []);
+    let said = called.finish();
+    assert_eq!((said.code, said.stdout.as_slice()), (Some(143), &b"ready\n"[..]), "{said}");
+    let told = String::from_utf8(said.stderr).unwrap();
+    assert!(told.starts_with(&format!("belay: {} cancelled by ", task.id)), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
 }
 
 // proves F1, F2, F3

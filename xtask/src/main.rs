@@ -4,6 +4,7 @@
 
 mod bench;
 mod generate;
+mod interop;
 mod processes;
 mod run;
 mod test;
@@ -16,9 +17,11 @@ use crate::run::Outcome;
 const USAGE: &str = "\
 usage: cargo xtask VERB
 
-  test [--long]        everything that has to hold: format, lints, build, tests, generated files, house rules
+  test [--long]        everything that has to hold: format, lints, build, tests, generated files, house rules,
+                       real agents
   tidy                 the house rules
   generate [--check]   write the generated files under docs/, or check that they are as they would be written
+  interop [AGENT…]     run real coding agents, offline, with belay as their shell; names: claude, opencode
   bench [NAME…]        measure against the bare mechanism and peers; without names also write docs/benchmarks.md
                        names: start, cli, rate, capture, stop, rpc, memory, many, idle, journal
 ";
@@ -42,6 +45,7 @@ fn dispatch(words: &[&str]) -> Outcome {
         ["tidy"] => tidy::run(),
         ["generate"] => generate::run(false),
         ["generate", "--check"] => generate::run(true),
+        ["interop", names @ ..] => interop::run(names),
         ["bench", names @ ..] => bench::run(names),
         // What the benchmarks run as processes of their own.
         ["part", "hold", way, line] => bench::parts::hold(way, line),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::processes::Watch;
 use crate::run::{Outcome, cargo, command, lines, succeed, succeeds_quietly};
-use crate::{generate, tidy};
+use crate::{generate, interop, tidy};
 
 /// Programs that the tests use, and the Debian package of each.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -48,9 +48,25 @@ pub(crate) fn run(long: bool) -> Outcome {
     tested.and(left)?;
     step("generated files", || generate::run(true))?;
     step("house rules", tidy::run)?;
+    let agents = agents()?;
     println!("\nall of it in {} s", began.elapsed().as_secs());
+    if let Some(why) = agents {
+        println!("the agents were NOT tried: {why}");
+    }
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(())
+}
+
+/// Real agents with Belay as their shell; or why they could not be had, which is no fault of what is tested here.
+fn agents() -> Outcome<Option<String>> {
+    println!("\n== getting the agents");
+    match interop::prepare(&[]) {
+        Ok(ready) => step("agents", || ready.check()).map(|()| None),
+        Err(why) => {
+            println!("== agents: NOT tried: {why}");
+            Ok(Some(why.to_string()))
+        }
+    }
 }
 
 fn step(name: &str, work: impl FnOnce() -> Outcome) -> Outcome {
@@ -73,13 +89,18 @@ fn tools() -> Outcome {
                 .map_err(|_| format!("{component} is missing: rustup component add {component}"))?;
         }
     }
-    let missing: Vec<&(&str, &str)> = PROGRAMS.iter().filter(|(program, _)| !is_there(program)).collect();
+    provide(PROGRAMS)
+}
+
+/// Sees to it that these programs are there: each with the Debian package that has it.
+pub(crate) fn provide(programs: &[(&str, &str)]) -> Outcome {
+    let missing: Vec<&(&str, &str)> = programs.iter().filter(|(program, _)| !is_there(program)).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let programs = missing.iter().map(|(program, _)| *program).collect::<Vec<_>>().join(", ");
+    let names = missing.iter().map(|(program, _)| *program).collect::<Vec<_>>().join(", ");
     let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
-    let by_hand = format!("{programs} missing: apt-get install {}", packages.join(" "));
+    let by_hand = format!("{names} missing: apt-get install {}", packages.join(" "));
     let root = rustix::process::getuid().is_root();
     if !root || !Path::new("/etc/debian_version").exists() {
         return Err(by_hand.into());

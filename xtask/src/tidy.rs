@@ -58,7 +58,11 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Outcome {
         let entry = entry?;
         let name = entry.file_name();
         let kind = entry.file_type()?;
-        if kind.is_dir() && !SKIPPED.iter().any(|skipped| name == **skipped) {
+        // In a second work tree `.git` is a file that says where the first one is.
+        if SKIPPED.iter().any(|skipped| name == **skipped) {
+            continue;
+        }
+        if kind.is_dir() {
             collect(&entry.path(), files)?;
         } else if kind.is_file() {
             files.push(entry.path());

@@ -98,6 +98,14 @@ impl Pending {
         matches!(self.what, What::StopAll { .. } | What::Search)
     }
 
+    /// The task whose end answers it.
+    pub(crate) fn awaited(&self) -> Option<&str> {
+        match &self.what {
+            What::Start { task, .. } | What::Wait { task, .. } | What::Stop { task } => Some(task),
+            _ => None,
+        }
+    }
+
     fn task(&self) -> Option<&str> {
         match &self.what {
             What::Start { task, .. }

@@ -403,14 +403,29 @@ impl<W: World> Core<W> {
 
     /// Leaves when what was promised is answered. Tasks run on.
     pub(crate) fn leave(&mut self) {
+        self.leave_after(&[]);
+    }
+
+    /// Leaves when these have been stopped, too. Whoever waits for one of them is told of its end, and need not ask a
+    /// daemon for it that nobody wants any more.
+    pub(crate) fn leave_after(&mut self, stopped: &[String]) {
         if self.phase == Phase::Leaving {
             return;
         }
         self.phase = Phase::Leaving;
         self.emit("daemon.stopping", None, Map::new());
-        let answered: Vec<u64> =
-            self.pending.iter().filter(|(_, pending)| !pending.must_be_kept()).map(|(id, _)| *id).collect();
-        for id in answered {
+        self.refuse_promises(stopped);
+    }
+
+    /// All but those that are kept by a daemon that leaves, and those that wait for the end of one of these.
+    pub(crate) fn refuse_promises(&mut self, stopped: &[String]) {
+        let is_refused = |pending: &Pending| {
+            let is_due = pending.awaited().is_some_and(|task| stopped.iter().any(|other| other == task));
+            !is_due && !pending.must_be_kept()
+        };
+        let refused: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| is_refused(pending)).map(|(id, _)| *id).collect();
+        for id in refused {
             self.refuse_pending(id);
         }
     }

@@ -76,7 +76,11 @@ impl Live<'_> {
         if let Some(text) = explanation(&task, self.order.is_some()) {
             self.context.note(&text);
         }
-        let signal = task.outcome.as_ref().and_then(|outcome| outcome.signal);
+        // One whose task was stopped by somebody else has not been killed itself. It ends with the code: there are callers that
+        // never notice the end of a shell that died.
+        let own = |kind: &str| kind == "exited" || self.order.is_some();
+        let signal =
+            task.outcome.as_ref().filter(|outcome| own(&outcome.kind)).and_then(|outcome| outcome.signal);
         Ok(signal.map_or_else(|| outcome::exit_code(&task), die_of))
     }
 }

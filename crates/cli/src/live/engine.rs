@@ -73,6 +73,17 @@ pub(super) enum Left {
     Unread,
 }
 
+/// What need not be waited for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    /// It said something.
+    daemon: bool,
+    /// Some reader of ours is gone.
+    readers: bool,
+    /// There is something on our standard input.
+    input: bool,
+}
+
 pub(crate) struct Live<'a> {
     pub(super) context: &'a mut Context,
     pub(super) role: Role,
@@ -316,11 +327,14 @@ impl<'a> Live<'a> {
         if self.is_over() {
             return Ok(());
         }
-        let (readable, input) = self.poll()?;
-        if input {
+        let ready = self.poll()?;
+        if ready.input {
             self.read_input();
         }
-        if readable {
+        if ready.readers && self.sink.is_unread() {
+            self.nobody_reads();
+        }
+        if ready.daemon {
             self.client.fill()?;
         } else if self.last.is_some() && self.heard_at.elapsed() >= REST_LIMIT {
             self.read_rest()?;
@@ -328,11 +342,15 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Waits; says whether the daemon said something and whether there is input.
-    fn poll(&self) -> Result<(bool, bool), CliError> {
+    /// Waits, and says for what it need not wait any more.
+    fn poll(&self) -> Result<Ready, CliError> {
         let mut fds = vec![PollFd::new(&self.client, PollFlags::IN)];
         fds.extend(self.signals.poll_fds());
         fds.extend(self.hand.as_ref().map(|hand| PollFd::new(hand, PollFlags::IN)));
+        let readers = fds.len();
+        if self.is_shell() {
+            fds.extend(self.sink.readers());
+        }
         let input = fds.len();
         let stdin = rustix::stdio::stdin();
         if self.id.is_some() && self.wants_input() {
@@ -345,11 +363,12 @@ impl<'a> Live<'a> {
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok((false, false)),
+            Err(Errno::INTR) => return Ok(Ready::default()),
             Err(errno) => return Err(CliError::io("wait", &errno.into())),
         }
-        let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok((ready(0), ready(input)))
+        let is_ready = |fd: &PollFd| !fd.revents().is_empty();
+        let ready = |at: usize| fds.get(at).is_some_and(is_ready);
+        Ok(Ready { daemon: ready(0), readers: fds[readers..input].iter().any(is_ready), input: ready(input) })
     }
 
     fn message(&mut self, message: Message) -> Result<(), CliError> {

@@ -59,6 +59,13 @@ impl Live<'_> {
         }
     }
 
+    /// Whoever called this shell has gone without a word, as one does that is killed.
+    pub(super) fn nobody_reads(&mut self) {
+        for stream in [StreamName::Stdout, StreamName::Stderr] {
+            self.cannot_write(stream, Errno::PIPE);
+        }
+    }
+
     /// A line for people; while the terminal is the task's, it waits.
     pub(super) fn say(&mut self, line: &str) {
         if self.raw.is_some() {

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use belay_protocol::output::StreamName;
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::signals::{SIGNALS, Signals};
@@ -21,6 +22,10 @@ const FILE_BYTES: usize = 1024 * 1024;
 struct Target {
     fd: BorrowedFd<'static>,
     is_file: bool,
+    /// Whether the kernel tells when the last reader has gone: at a pipe and a socket.
+    tells: bool,
+    /// Whether it has told.
+    unread: bool,
     open: bool,
 }
 
@@ -48,6 +53,23 @@ impl Sink {
             StreamName::Stdout => self.stdout.open = false,
             StreamName::Stderr => self.stderr.open = false,
         }
+    }
+
+    /// What tells when a reader goes. Nothing, if what we write to one of them is kept for others than those.
+    pub(super) fn readers(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let both = [&self.stdout, &self.stderr];
+        let all_tell = both.iter().all(|target| target.tells);
+        let watched = both.into_iter().filter(move |target| all_tell && !target.unread);
+        // Errors and hang-ups come unasked.
+        watched.map(|target| PollFd::new(&target.fd, PollFlags::empty()))
+    }
+
+    /// Looks which readers have gone; whether nobody is left.
+    pub(super) fn is_unread(&mut self) -> bool {
+        for target in [&mut self.stdout, &mut self.stderr] {
+            target.unread = target.unread || target.has_no_reader();
+        }
+        self.stdout.unread && self.stderr.unread
     }
 
     pub(super) fn is_terminal(&self, stream: StreamName) -> bool {
@@ -94,10 +116,16 @@ impl Sink {
 
 impl Target {
     fn new(fd: BorrowedFd<'static>) -> Self {
-        let is_file = rustix::fs::fstat(fd).is_ok_and(|stat| {
-            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
-        });
-        Self { fd, is_file, open: true }
+        let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let tells = matches!(kind, Ok(FileType::Fifo | FileType::Socket));
+        Self { fd, is_file: kind == Ok(FileType::RegularFile), tells, unread: false, open: true }
+    }
+
+    fn has_no_reader(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let now = rustix::event::Timespec::default();
+        let told = rustix::event::poll(&mut fds, Some(&now));
+        self.tells && told.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
     /// As much as there is room for, without waiting; the rest waits for the next poll.

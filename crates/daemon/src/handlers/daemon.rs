@@ -153,7 +153,7 @@ impl<W: World> Core<W> {
         let open: Vec<String> = self.tasks.keys().cloned().collect();
         let within = open.iter().map(|id| self.stop_deadline_ms(id, &order)).max();
         self.promise(caller.clone(), What::StopAll { done: Vec::new(), open: open.clone() }, within);
-        self.leave();
+        self.leave_after(&open);
         for id in open {
             self.order_stop(&id, order.clone());
         }
@@ -169,6 +169,8 @@ impl<W: World> Core<W> {
         });
         let receipts = done.into_iter().chain(unfinished).collect();
         self.reply(caller, &StopDaemonResult { receipts, left_running });
+        // Those that wait for what could not be stopped in time.
+        self.refuse_promises(&[]);
     }
 
     pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &GcParams) {
