@@ -15,7 +15,7 @@ use belay_protocol::vars;
 use crate::run::{Outcome, bin_dir, command, output};
 
 /// For what takes a moment on a good day, on a bad one.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
 /// How long it takes until somebody looks again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
