@@ -264,25 +264,22 @@ fn a_task_at_a_terminal_ends_as_any_other() {
 #[test]
 fn a_shim_serves_again_after_a_terminal_and_after_a_start_that_failed() {
     let world = world();
-    let shim_of = |more: &[&str]| {
-        let words = ["run"].iter().chain(more).chain(&["--", "sh", "-c", "echo $PPID"]);
-        world.belay(words).ok().line().trim().to_owned()
-    };
-    let before = |what: &str, shim: &str| {
-        wait_until(what, LONG, || {
-            let other = shim_of(&[]);
-            if other == shim { Ok(()) } else { Err(format!("held by {other}, and not by {shim}")) }
-        });
-    };
-    let shim = shim_of(&["--pty"]);
-    before("the shim that had a terminal", &shim);
-    for more in [&["--pty"][..], &[]] {
-        let words = ["run"].iter().chain(more).chain(&["--", "no-such-program"]);
-        // Whichever is taken, the one that was used last is among them.
-        for _ in 0..4 {
-            assert_eq!(world.belay(words.clone()).code, Some(127));
+    let pids = || world.shims().iter().map(|seen| seen.identity.pid).collect::<Vec<_>>();
+    assert_eq!(world.belay(["run", "--pty", "--", "true"]).code, Some(0));
+    let before = pids();
+    assert!(!before.is_empty());
+    for (more, program, code) in
+        [("--pty", "true", 0), ("--pty", "no-such-program", 127), ("--merge", "no-such-program", 127)]
+    {
+        // So often that one that left each time would have taken all of them along.
+        for _ in 0..12 {
+            assert_eq!(world.belay(["run", more, "--", program]).code, Some(code));
         }
-        before("the shim that could not start something", &shim);
+        let now = pids();
+        assert!(
+            before.iter().all(|pid| now.contains(pid)),
+            "{more} {program}: of {before:?} there are {now:?}"
+        );
     }
 }
 
