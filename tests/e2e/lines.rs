@@ -194,6 +194,7 @@ fn faults(world: &World, line: &[u8], shell: &str, told: Told) -> Vec<String> {
     let read = world.client().call::<ShellRead>(&ReadParams {
         line: Bytes(line.to_vec()),
         shell: Some(shell.into()),
+        cwd: None,
         env: params.env.clone(),
     });
     let verdict = read.unwrap().verdict;
@@ -320,6 +321,43 @@ fn a_line_is_explained_and_not_run() {
     assert_eq!(usage.code, Some(2), "{usage}");
 }
 
+/// What is asked is what will run: in its directory, with its environment, and no script that is only called like a shell.
+// proves A2, A5
+#[test]
+fn the_shell_that_is_asked_is_the_one_that_runs() {
+    let world = world();
+    let bin = world.dir().join("bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::os::unix::fs::symlink("/bin/dash", bin.join("bash")).unwrap();
+    let explained = |words: &[&str]| {
+        let words = [&["run", "--explain", "--json"], words].concat();
+        let said = world.belay_with(words, |command| {
+            command.current_dir(world.dir());
+        });
+        said.ok().json::<serde_json::Value>()["verdict"].as_str().unwrap().to_owned()
+    };
+    // To dash it is a command in the background and a redirection.
+    assert_eq!(explained(&["--shell", "bin/bash", "-c", "echo a &> f"]), "held");
+    assert_eq!(
+        explained(&["--shell", "./bash", "--cwd", bin.to_str().unwrap(), "-c", "echo a &> f"]),
+        "held"
+    );
+    assert_eq!(explained(&["--env", "PATH=/nowhere", "--shell", "bash", "-c", "sleep 1 &"]), "held");
+    let noise = world.belay_with(["run", "--explain", "--json", "-c", "sleep 1 &"], |command| {
+        command.env("LD_PRELOAD", "/no/such/library.so");
+    });
+    assert_eq!(noise.ok().json::<serde_json::Value>()["verdict"], "detach");
+    // One that forgets what it was asked for would run the line.
+    let script = world.dir().join("wrapped").join("bash");
+    std::fs::create_dir_all(script.parent().unwrap()).unwrap();
+    std::fs::write(&script, "#!/bin/sh\nshift\nexec /bin/bash -c \"$2\" \"$@\"\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let made = world.dir().join("made");
+    let line = format!("touch {} &", made.display());
+    assert_eq!(explained(&["--shell", script.to_str().unwrap(), "-c", &line]), "held");
+    assert!(!made.exists(), "it was run");
+}
+
 /// A program that is no shell we know is never asked to read a line: it might run it.
 // proves A2
 #[test]
@@ -351,8 +389,8 @@ fn lines_that_are_too_much_for_a_reader_run_as_written() {
         assert_eq!(world.stdout_of(&task.id), format!("{shown}\n").into_bytes());
     }
     let mut client = world.client();
-    let zero = ReadParams { line: Bytes(b"a\0b".to_vec()), shell: None, env: Vec::new() };
+    let zero = ReadParams { line: Bytes(b"a\0b".to_vec()), shell: None, cwd: None, env: Vec::new() };
     assert_eq!(refused(client.call::<ShellRead>(&zero)).data.field.as_deref(), Some("command"));
-    let nameless = ReadParams { line: "a &".into(), shell: Some("".into()), env: Vec::new() };
+    let nameless = ReadParams { line: "a &".into(), shell: Some("".into()), cwd: None, env: Vec::new() };
     assert_eq!(refused(client.call::<ShellRead>(&nameless)).data.field.as_deref(), Some("shell"));
 }

@@ -30,6 +30,7 @@ mod patient;
 mod people;
 mod pressure;
 mod raw;
+mod readers;
 mod retention;
 mod shell;
 mod start;

@@ -317,6 +317,15 @@ fn nested_shells_are_one_task_and_a_missing_daemon_is_no_missing_shell() {
         .shell(&format!("BELAY_HOME=/dev/null/none {} -c 'echo held by nobody; exit 4'", shell.display()));
     assert_eq!((said.code, said.stdout.as_slice()), (Some(4), &b"held by nobody\n"[..]), "{said}");
     assert!(String::from_utf8(said.stderr).unwrap().starts_with("belay: this command is not held: "));
+    let gone = world.dir().join("gone");
+    let said = world
+        .shell(&format!(
+            "mkdir {0} && cd {0} && rmdir {0}; {1} -c 'echo here'",
+            gone.display(),
+            shell.display()
+        ))
+        .ok();
+    assert_eq!(said.stdout, b"here\n", "a directory that is gone is no reason not to run: {said}");
     let said = world.shell(&format!("BELAY_SHELL=/bin/dash {} -c 'echo $0'", shell.display())).ok();
     assert_eq!(said.stdout, b"/bin/dash\n");
     let said = world.shell(&format!("BELAY_SHELL={0} {0} -c true", shell.display()));

@@ -97,6 +97,19 @@ fn a_prompt_without_a_line_end_is_a_line() {
     assert_eq!(said.line(), format!("{id} matched at 6: Hello Ada"));
 }
 
+/// At a terminal a line ends with a carriage return too.
+// proves W1, O2
+#[test]
+fn the_end_of_a_line_is_the_end_of_a_line_at_a_terminal() {
+    let world = world();
+    let id = world.run_detached(["--pty", "--", "sh", "-c", "echo ready; echo 'ready set'"]);
+    world.wait_ended(&id);
+    let said = world.belay(["wait", &id, "--match", "^ready$"]).ok();
+    assert_eq!(said.line(), format!("{id} matched at 0: ready\u{240d}"));
+    let grep = world.belay(["logs", &id, "--grep", "^ready$"]).ok();
+    assert_eq!(grep.stdout, b"ready\r\n");
+}
+
 // proves W1, R3
 #[test]
 fn a_match_beyond_a_daemons_death_is_not_missed() {

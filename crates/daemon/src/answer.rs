@@ -191,6 +191,7 @@ impl<W: World> Core<W> {
             Call::OutputRead(params) => self.output_read(caller, &params),
             Call::OutputSearch(params) => self.output_search(caller, *params),
             Call::OutputFollow(params) => self.output_follow(caller, &params),
+            Call::OutputUnfollow(params) => self.output_unfollow(caller, &params),
             Call::EventRead(params) => self.event_read(caller, &params),
             Call::EventFollow(params) => self.event_follow(caller, &params),
         }

@@ -2,6 +2,7 @@
 //! to the world.
 
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use crate::world::CrashPoint;
 use belay_protocol::RpcError;
@@ -9,6 +10,7 @@ use belay_protocol::life::SurvivorInfo;
 use belay_protocol::output::{SearchCursor, SearchResult};
 use belay_protocol::shell::{ReadParams, ReadResult};
 use belay_protocol::shim::{FromShim, ProcessId, ToShim};
+use regex::bytes::{Regex, RegexBuilder};
 
 /// Names a connection of a client, for the life of this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,6 +147,31 @@ pub struct LostTask {
     pub cgroup: Option<PathBuf>,
 }
 
+/// A regular expression, compiled by whoever uses it first: that may take long, and is not done on the thread that decides.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    source: Arc<str>,
+    compiled: Arc<OnceLock<Result<Regex, String>>>,
+}
+
+impl Pattern {
+    /// How large one may become.
+    const COMPILED_BYTES: usize = 4 * 1024 * 1024;
+
+    pub fn new(source: &str) -> Self {
+        Self { source: source.into(), compiled: Arc::default() }
+    }
+
+    /// Ready to be used, or what is wrong with it.
+    pub fn get(&self) -> Result<&Regex, &str> {
+        let compile = || {
+            let built = RegexBuilder::new(&self.source).size_limit(Self::COMPILED_BYTES).build();
+            built.map_err(|error| error.to_string())
+        };
+        self.compiled.get_or_init(compile).as_ref().map_err(String::as_str)
+    }
+}
+
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct Searched {
@@ -157,10 +184,10 @@ pub struct Searched {
 #[derive(Clone, Debug)]
 pub struct Search {
     pub params: belay_protocol::output::SearchParams,
-    pub pattern: regex::bytes::Regex,
+    pub pattern: Pattern,
     pub dir: PathBuf,
     /// The log, if it lies in memory.
-    pub memory: Option<std::sync::Arc<belay_record::MemoryLog>>,
+    pub memory: Option<Arc<belay_record::MemoryLog>>,
     /// How many bytes the task has written, and whether it may write more.
     pub bytes: u64,
     pub ended: bool,

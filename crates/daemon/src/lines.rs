@@ -75,6 +75,7 @@ impl<W: World> Core<W> {
         let read = ReadParams {
             line: line.clone(),
             shell: Some(shell.clone().unwrap_or_else(|| self.default_shell(&params.env))),
+            cwd: Some(params.cwd.clone()),
             env: with_set(&params.env, &set),
         };
         self.have_read(caller, read, Some(params));

@@ -110,6 +110,8 @@ methods! {
     OutputSearch = "output/search" (output::SearchParams) -> output::SearchResult;
     /// Follow output as it comes.
     OutputFollow = "output/follow" (output::FollowParams) -> output::FollowResult;
+    /// Follow it no longer.
+    OutputUnfollow = "output/unfollow" (output::UnfollowParams) -> output::UnfollowResult;
     /// Read events after a number.
     EventRead = "event/read" (event::ReadParams) -> event::ReadResult;
     /// Follow events as they come.

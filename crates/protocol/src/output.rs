@@ -166,6 +166,20 @@ pub struct FollowResult {
     pub from: u64,
 }
 
+/// Ends every follow of this task on this connection, also that of its start, which is answered without it from then on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnfollowParams {
+    pub id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnfollowResult {
+    pub id: String,
+    /// How many follows have ended.
+    pub ended: u64,
+}
+
 /// The notification `output/chunk`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChunkNotification {

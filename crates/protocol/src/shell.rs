@@ -12,6 +12,9 @@ pub struct ReadParams {
     /// Default: bash where there is one, else sh.
     #[serde(default)]
     pub shell: Option<Bytes>,
+    /// Where a shell is that is named by a relative path. An absolute path.
+    #[serde(default)]
+    pub cwd: Option<Bytes>,
     /// As in `task/start`: a shell named without a path is looked for in its PATH.
     #[serde(default)]
     pub env: Vec<Bytes>,

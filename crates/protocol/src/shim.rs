@@ -18,7 +18,7 @@ pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
 /// From the daemon to a shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "do")]
+#[serde(rename_all = "snake_case")]
 pub enum ToShim {
     /// The first words of a daemon that has just connected: the shim answers with `Hello`, and with every life
     /// event after number `seen` of the task it holds.
@@ -135,7 +135,7 @@ pub struct Clocks {
 
 /// From a shim to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "say")]
+#[serde(rename_all = "snake_case")]
 pub enum FromShim {
     Hello(Hello),
     /// Clean, and ready for a task.
@@ -220,7 +220,7 @@ pub struct LifeItem {
 
 /// The events of a life that change its state, as the shim saw them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
+#[serde(rename_all = "snake_case")]
 pub enum LifeEvent {
     Spawned { process: ProcessId, mono_ms: u64 },
     SpawnFailed { error: StartError },

@@ -25,12 +25,19 @@ impl Answer {
     /// Both are needed, because bash exits 0 after some syntax errors in `[[ … ]]`.
     pub fn from_run(exited_zero: bool, stderr: &[u8]) -> Self {
         let text = String::from_utf8_lossy(stderr);
-        let complaint = text.lines().find(|line| !line.is_empty() && !line.contains("warning:"));
+        let said = || text.lines().filter(|line| !line.is_empty() && !line.contains("warning:"));
+        // Others speak there too: the loader, a library that was loaded before.
+        let complaint = said().find(|line| is_about_syntax(line));
         if exited_zero && complaint.is_none() {
             return Self::Accepts;
         }
-        Self::Refuses { message: complaint.map(|line| line.chars().take(MAX_MESSAGE).collect()) }
+        let message = complaint.or_else(|| said().next());
+        Self::Refuses { message: message.map(|line| line.chars().take(MAX_MESSAGE).collect()) }
     }
+}
+
+fn is_about_syntax(line: &str) -> bool {
+    ["syntax error", "unexpected", ": line "].iter().any(|words| line.to_lowercase().contains(words))
 }
 
 /// Asks the shell that will run a line whether it accepts it, without running it: the line after
@@ -57,5 +64,11 @@ mod tests {
         assert_eq!(Answer::from_run(false, b"sh: 1: bad\nmore\n"), refused("sh: 1: bad"));
         assert_eq!(Answer::from_run(true, b"bash: syntax error\n"), refused("bash: syntax error"));
         assert_eq!(Answer::from_run(true, b"bash: warning: here-document\n"), Answer::Accepts);
+        // What somebody else says is no word of the shell's.
+        assert_eq!(Answer::from_run(true, b"ERROR: ld.so: object cannot be preloaded\n"), Answer::Accepts);
+        assert_eq!(
+            Answer::from_run(false, b"noise\nsh: 1: Syntax error: \")\"\n"),
+            refused("sh: 1: Syntax error: \")\"")
+        );
     }
 }

@@ -25,14 +25,11 @@ const MAX_TRIES: u32 = 5;
 
 pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> {
     let (detach, json) = (args.detach, args.json);
-    if args.explain {
-        let Command::Line { line, shell } = command(args.line, args.shell, args.command)? else {
-            return Err(CliError::usage("--explain is for a line of shell").hint("give it with -c 'LINE'"));
-        };
-        return explain::explain(line, shell, json, context);
-    }
-    let status = ProcStatus::read();
+    let (status, explain) = (ProcStatus::read(), args.explain);
     let params = start_params(args, status)?;
+    if explain {
+        return explain::explain(&params, json, context);
+    }
     if detach { detached(&params, json, context) } else { live::foreground(context, params, json, status) }
 }
 

@@ -54,10 +54,12 @@ pub(crate) fn run(called: &OsStr, mut args: Vec<OsString>, context: &mut Context
     }
     let status = ProcStatus::read();
     let input = input(Ours::find())?;
-    let params = start_params(&real, &args, &input, status)?;
     let from = Some(output::From::Offset(0));
-    let plan = Plan { role: Role::Shell(Box::new(params)), input, from, opening: Vec::new(), json: false };
-    match plan.begin(context, status) {
+    let begun = start_params(&real, &args, &input, status).and_then(|params| {
+        let role = Role::Shell(Box::new(params));
+        Plan { role, input, from, opening: Vec::new(), json: false }.begin(context, status)
+    });
+    match begun {
         Ok(live) => live.run(),
         // Nothing has been started. A shell that cannot run a command is worse than one whose command nobody holds.
         Err(error) => {

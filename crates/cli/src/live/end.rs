@@ -22,6 +22,10 @@ impl Live<'_> {
         for note in std::mem::take(&mut self.notes) {
             self.context.note(&note);
         }
+        if self.lost_keys > 0 {
+            self.context
+                .note(&format!("belay: {} typed bytes are lost: the task did not read", self.lost_keys));
+        }
     }
 
     pub(super) fn end(self) -> Result<u8, CliError> {

@@ -5,8 +5,12 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite, notify};
-use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName};
+use belay_protocol::methods::{
+    OutputFollow, OutputRead, OutputUnfollow, TaskStart, TaskWait, TaskWrite, notify,
+};
+use belay_protocol::output::{
+    ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName, UnfollowParams,
+};
 use belay_protocol::task::{Met, Size, TaskInfo, WaitParams};
 use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -126,8 +130,12 @@ pub(crate) struct Live<'a> {
     /// The size of our window, if the task's terminal does not have it yet.
     pub(super) size: Option<Size>,
     pub(super) resizing: Option<i64>,
+    /// One of our streams has lost its reader: what goes there need not be sent any more.
+    pub(super) refollow: bool,
     /// Signals that go to the task as they came to us.
     pub(super) passed_on: Vec<&'static str>,
+    /// What was typed and found no room.
+    pub(super) lost_keys: usize,
     /// Said while the terminal was the task's; told when it is ours again.
     pub(super) notes: Vec<String>,
 }
@@ -190,7 +198,9 @@ impl<'a> Live<'a> {
             left: None,
             order: None,
             resizing: None,
+            refollow: false,
             passed_on: Vec::new(),
+            lost_keys: 0,
             notes: Vec::new(),
             id: viewed,
             role,
@@ -251,7 +261,9 @@ impl<'a> Live<'a> {
             return true;
         }
         let Some(task) = &self.last else { return false };
-        let all_shown = self.from.is_none() || self.output_over || self.cursor.next >= task.output.bytes;
+        let unshown = self.from.is_some() && !self.output_over && self.cursor.next < task.output.bytes;
+        // What nobody reads need not be shown to its end.
+        let all_shown = !unshown || self.sink.open_stream().is_none();
         self.goes_on(task) || all_shown
     }
 
@@ -277,6 +289,20 @@ impl<'a> Live<'a> {
         let begun = self.client.call::<OutputFollow>(&FollowParams { id, from, stream: None })?;
         self.from = Some(Begin::Offset(begun.from));
         self.cursor = Cursor::at(self.cursor.next.max(begun.from));
+        Ok(())
+    }
+
+    /// Goes on with the one stream that is still read, if there is one.
+    fn follow_what_is_read(&mut self) -> Result<(), CliError> {
+        let Some(id) = self.id.clone().filter(|_| self.refollow && self.from.is_some()) else {
+            return Ok(());
+        };
+        self.refollow = false;
+        self.client.send::<OutputUnfollow>(&UnfollowParams { id: id.clone() })?;
+        if let Some(stream) = self.sink.open_stream() {
+            let from = Begin::Offset(self.cursor.next);
+            self.client.send::<OutputFollow>(&FollowParams { id, from, stream: Some(stream) })?;
+        }
         Ok(())
     }
 
@@ -319,6 +345,7 @@ impl<'a> Live<'a> {
             hand.give();
         }
         self.give_signals()?;
+        self.follow_what_is_read()?;
         self.give_order()?;
         self.give_detach()?;
         self.give_size()?;

@@ -1,6 +1,7 @@
 //! Our standard input on its way to a task: one write at a time, and a pause while the task does not read. It does
 //! no I/O itself: whoever polls hands in the bytes and the answers.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use belay_protocol::task::WriteResult;
@@ -14,10 +15,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How much is read and sent at once.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
+/// How much of what is typed or pasted waits for a task that does not read.
+const KEY_BYTES: usize = 16 * 1024 * 1024;
+
 #[derive(Debug)]
 pub(super) struct Feed {
     /// Read, and not taken by the daemon yet.
-    held: Vec<u8>,
+    held: VecDeque<u8>,
     /// Our own input has ended.
     ended: bool,
     /// The end is passed on.
@@ -52,25 +56,29 @@ impl Feed {
     /// `close`: the end of our input is the end of the task's.
     pub(super) const fn new(close: bool) -> Self {
         let pause = SHORTEST_PAUSE;
-        Self { held: Vec::new(), ended: false, close, stage: Stage::Ready, pause, number: 0, length: 0 }
+        Self { held: VecDeque::new(), ended: false, close, stage: Stage::Ready, pause, number: 0, length: 0 }
     }
 
     /// Whether our standard input is to be read now.
-    pub(super) const fn wants_input(&self) -> bool {
+    pub(super) fn wants_input(&self) -> bool {
         matches!(self.stage, Stage::Ready) && self.held.is_empty() && !self.ended
     }
 
     /// What was read; nothing means the end.
     pub(super) fn input(&mut self, bytes: &[u8]) {
-        self.held.extend_from_slice(bytes);
+        self.held.extend(bytes);
         self.ended |= bytes.is_empty();
     }
 
-    /// Keys come when they come. What a task does not read for so long that this is full is dropped, as terminals do.
-    pub(super) fn keys(&mut self, bytes: &[u8]) {
-        if self.held.len() + bytes.len() <= CHUNK_BYTES && self.stage != Stage::Done {
-            self.held.extend_from_slice(bytes);
+    /// Keys come when they come, and are always read: one of them is the way out. Says how many bytes there is no room for,
+    /// because the task has not read for very long.
+    pub(super) fn keys(&mut self, bytes: &[u8]) -> usize {
+        if self.stage == Stage::Done {
+            return 0;
         }
+        let room = KEY_BYTES.saturating_sub(self.held.len()).min(bytes.len());
+        self.held.extend(&bytes[..room]);
+        bytes.len() - room
     }
 
     /// When there will be something to do again.
@@ -88,14 +96,14 @@ impl Feed {
             self.stage = Stage::Ready;
         }
         if self.length == 0 {
-            self.length = self.held.len();
+            self.length = self.held.len().min(CHUNK_BYTES);
         }
         if self.ended && !self.close && self.length == 0 {
             self.stage = Stage::Done;
         }
         let something = self.length > 0 || self.ended;
         (self.stage == Stage::Ready && something).then(|| Portion {
-            data: Bytes(self.held[..self.length].to_vec()),
+            data: Bytes(self.held.iter().take(self.length).copied().collect()),
             close: self.ended && self.length == 0,
             number: self.number,
         })

@@ -53,9 +53,7 @@ impl Live<'_> {
             return;
         }
         let pressed = self.prefix.press(typed);
-        if let Some(feed) = self.feed.as_mut().filter(|_| !pressed.bytes.is_empty()) {
-            feed.keys(&pressed.bytes);
-        }
+        self.lost_keys += self.feed.as_mut().map_or(0, |feed| feed.keys(&pressed.bytes));
         if pressed.detach {
             self.leave_by_key();
         }

@@ -55,6 +55,7 @@ impl Live<'_> {
         if self.is_viewer() {
             self.left = Some(Left::Unread);
         } else {
+            self.refollow = true;
             self.want(StopLevel::Terminate);
         }
     }

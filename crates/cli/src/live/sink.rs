@@ -77,6 +77,15 @@ impl Sink {
             || rustix::termios::tcgetwinsize(self.target(stream).fd) == Err(Errno::IO)
     }
 
+    /// The one that still takes something, stdout first.
+    pub(super) const fn open_stream(&self) -> Option<StreamName> {
+        match (self.stdout.open, self.stderr.open) {
+            (true, _) => Some(StreamName::Stdout),
+            (false, true) => Some(StreamName::Stderr),
+            (false, false) => None,
+        }
+    }
+
     const fn target(&self, stream: StreamName) -> &Target {
         match stream {
             StreamName::Stdout => &self.stdout,

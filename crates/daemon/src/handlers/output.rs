@@ -1,16 +1,17 @@
 //! `output/read search follow`: the bytes of a task, by absolute offset. The files are read, never changed.
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{FollowParams, FollowResult, From, ReadParams, ReadResult, SearchParams};
+use belay_protocol::output::{
+    FollowParams, FollowResult, From, ReadParams, ReadResult, SearchParams, UnfollowParams, UnfollowResult,
+};
 use belay_record::convert::Wire as _;
 use belay_record::reader::cut_at_character;
 use belay_record::{LogReader, Stream};
-use regex::bytes::Regex;
 
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
-use crate::event::{Action, Search, Searched};
+use crate::event::{Action, Pattern, Search, Searched};
 use crate::follow::{Follow, chunk};
 use crate::world::World;
 
@@ -76,7 +77,7 @@ impl<W: World> Core<W> {
             let message = format!("at most {} lines of context can be shown", SearchParams::MAX_CONTEXT);
             return self.fail(caller, RpcError::invalid("context", message));
         }
-        let found = compile(&params.pattern).and_then(|pattern| self.prepare_search(params, pattern));
+        let found = pattern(&params.pattern).and_then(|pattern| self.prepare_search(params, pattern));
         match found {
             Err(error) => self.fail(caller, error),
             Ok(what) => {
@@ -86,7 +87,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    pub(crate) fn prepare_search(&self, params: SearchParams, pattern: Regex) -> Result<Search, RpcError> {
+    pub(crate) fn prepare_search(&self, params: SearchParams, pattern: Pattern) -> Result<Search, RpcError> {
         let now = self.output_now(&params.id)?;
         let dir = self.config.task_dir(&now.id);
         let memory = self.memory_of(&now.id);
@@ -103,6 +104,25 @@ impl<W: World> Core<W> {
             Ok(found) => self.reply(&pending.caller, &found.result),
             Err(error) => self.fail(&pending.caller, error),
         }
+    }
+
+    pub(crate) fn output_unfollow(&mut self, caller: &Caller, params: &UnfollowParams) {
+        let id = match self.resolve(&params.id).and_then(|id| self.entry(&id)) {
+            Ok(entry) => entry.id,
+            Err(error) => return self.fail(caller, error),
+        };
+        let of_task = |follow: &Follow| follow.client == caller.client && follow.task == id;
+        let own: Vec<u64> =
+            self.follows.iter().filter(|(_, follow)| of_task(follow)).map(|(follow, _)| *follow).collect();
+        for follow in &own {
+            // Who waited for the last byte does not any more.
+            let answer = self.follows.get_mut(follow).and_then(|follow| follow.answer.take());
+            self.drop_follow(*follow);
+            if let Some((caller, info)) = answer {
+                self.reply(&caller, &*info);
+            }
+        }
+        self.reply(caller, &UnfollowResult { id, ended: own.len() as u64 });
     }
 
     pub(crate) fn output_follow(&mut self, caller: &Caller, params: &FollowParams) {
@@ -141,14 +161,13 @@ impl<W: World> Core<W> {
     }
 }
 
-pub(crate) fn compile(pattern: &str) -> Result<Regex, RpcError> {
+/// Checks what can be checked at once.
+pub(crate) fn pattern(pattern: &str) -> Result<Pattern, RpcError> {
     const PATTERN_BYTES: usize = 10_000;
-    const COMPILED_BYTES: usize = 4 * 1024 * 1024;
     if pattern.len() > PATTERN_BYTES {
         return Err(RpcError::invalid("pattern", "the pattern is longer than 10 000 bytes"));
     }
-    let built = regex::bytes::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES).build();
-    built.map_err(|error| RpcError::invalid("pattern", format!("that is no regular expression: {error}")))
+    Ok(Pattern::new(pattern))
 }
 
 fn unreadable(error: std::io::Error) -> RpcError {

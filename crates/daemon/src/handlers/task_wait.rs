@@ -4,14 +4,13 @@
 use belay_protocol::error::RpcError;
 use belay_protocol::output::{SearchCursor, SearchLine, SearchParams};
 use belay_protocol::task::{MatchParams, Met, TaskInfo, WaitParams, WaitResult};
-use regex::bytes::Regex;
 
-use super::output::compile;
+use super::output::pattern;
 use super::task_start::check_clock;
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::{Core, Timer, TimerKey};
-use crate::event::{Action, Searched};
+use crate::event::{Action, Pattern, Searched};
 use crate::world::World;
 
 /// What ends a wait before its task does.
@@ -23,7 +22,7 @@ pub(crate) struct Until {
 
 #[derive(Debug)]
 struct Matching {
-    pattern: Regex,
+    pattern: Pattern,
     params: MatchParams,
     /// From where the next search looks on.
     cursor: SearchCursor,
@@ -66,7 +65,7 @@ impl<W: World> Core<W> {
                 RpcError::invalid("attach", message).hint("wait for a match or for silence without it")
             );
         }
-        let pattern = params.matching.as_ref().map(|matching| compile(&matching.pattern)).transpose()?;
+        let pattern = params.matching.as_ref().map(|matching| pattern(&matching.pattern)).transpose()?;
         let entry = self.entry(&self.resolve(&params.id)?)?;
         let live = self.tasks.get(&entry.id);
         if live.is_none() && params.matching.is_none() {
@@ -97,7 +96,7 @@ impl<W: World> Core<W> {
         &self,
         id: &str,
         params: &WaitParams,
-        pattern: Option<Regex>,
+        pattern: Option<Pattern>,
     ) -> Result<Option<Until>, RpcError> {
         if pattern.is_none() && params.silence_ms.is_none() {
             return Ok(None);

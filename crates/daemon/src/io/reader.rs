@@ -41,7 +41,7 @@ pub fn main() -> ExitCode {
 
 fn read(params: &ReadParams) -> ReadResult {
     let named = params.shell.clone().unwrap_or_else(|| Bytes::from("sh"));
-    let shell = shell(&named, &params.env);
+    let shell = shell(&named, params.cwd.as_ref(), &params.env);
     let envp = environment(&params.env);
     let ask = |shell: &Shell, line: &[u8]| ask(shell, line, &envp).unwrap_or(Answer::Unasked);
     let mut reading = Reader::default().read(&params.line.0, &shell, &ask);
@@ -66,10 +66,10 @@ fn result(reading: &Reading, shell: Bytes) -> ReadResult {
 }
 
 /// The shell by its name, and by what that name leads to.
-fn shell(named: &Bytes, env: &[Bytes]) -> Shell {
+fn shell(named: &Bytes, cwd: Option<&Bytes>, env: &[Bytes]) -> Shell {
     let path = Path::new(named.as_os_str());
     let program = if named.0.contains(&b'/') {
-        path.to_path_buf()
+        cwd.map_or_else(|| path.to_path_buf(), |cwd| Path::new(cwd.as_os_str()).join(path))
     } else {
         find_program(named.as_os_str(), path_of(env)).unwrap_or_else(|| PathBuf::from(path))
     };
@@ -88,8 +88,18 @@ fn environment(env: &[Bytes]) -> Vec<CString> {
     env.iter().filter(unset).filter_map(|entry| CString::new(entry.0.clone()).ok()).collect()
 }
 
-/// Puts a line to the shell. None if there is no answer.
+/// Whether it is a program and not a script: what a script makes of its arguments nobody knows.
+fn is_binary(program: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(program).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *b"\x7fELF"
+}
+
+/// Puts a line to the shell. None if there is no answer, or if it might be run.
 fn ask(shell: &Shell, line: &[u8], envp: &[CString]) -> Option<Answer> {
+    if !shell.program().is_absolute() || !is_binary(shell.program()) {
+        return None;
+    }
     let words = shell.arguments_to_read()?.iter().map(|word| word.as_bytes());
     let program = shell.program().as_os_str().as_bytes();
     let argv = std::iter::once(program).chain(words).chain([line]);
@@ -154,6 +164,7 @@ mod tests {
         ReadParams {
             line: Bytes::from(line),
             shell: Some(Bytes::from(shell)),
+            cwd: None,
             env: vec![Bytes::from(format!("PATH={path}").as_str()), Bytes::from("BASH_ENV=/dev/full")],
         }
     }
@@ -163,11 +174,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("sh");
         std::os::unix::fs::symlink("/bin/bash", &link).unwrap();
-        let by = |path: &Path| shell(&Bytes::from(path.as_os_str().to_owned()), &[]).dialect();
+        let by = |path: &Path| shell(&Bytes::from(path.as_os_str().to_owned()), None, &[]).dialect();
         assert_eq!(by(&link), belay_shell::Dialect::Bash);
         assert_eq!(by(Path::new("/no/such/dash")), belay_shell::Dialect::Posix);
-        let found = shell(&Bytes::from("bash"), &params("", "bash").env);
+        let found = shell(&Bytes::from("bash"), None, &params("", "bash").env);
         assert!(found.program().is_absolute(), "{found:?}");
+        // By a relative path it is the one of the directory where it will run.
+        let cwd = Bytes::from(dir.path().as_os_str().to_owned());
+        assert_eq!(shell(&Bytes::from("./sh"), Some(&cwd), &[]).dialect(), belay_shell::Dialect::Bash);
+        assert!(is_binary(Path::new("/bin/bash")) && !is_binary(Path::new("/no/such")));
+        std::fs::write(dir.path().join("bash"), "#!/bin/sh\n").unwrap();
+        assert!(!is_binary(&dir.path().join("bash")));
     }
 
     #[test]

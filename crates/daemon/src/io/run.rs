@@ -49,6 +49,9 @@ pub(crate) struct Hub {
     core: RefCell<Core<RealWorld>>,
     inbox: RefCell<VecDeque<Event>>,
     busy: Cell<bool>,
+    /// What has left, and the core does not know of yet.
+    wrote: RefCell<Vec<(ClientId, usize)>>,
+    written: Notify,
     pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
     pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
     pub(crate) recipe: ShimRecipe,
@@ -69,6 +72,8 @@ impl Hub {
             core: RefCell::new(core),
             inbox: RefCell::default(),
             busy: Cell::new(false),
+            wrote: RefCell::default(),
+            written: Notify::new(),
             clients: RefCell::default(),
             shims: RefCell::default(),
             recipe,
@@ -116,7 +121,8 @@ impl Hub {
             Action::Send { client, line } => {
                 let outbox = self.clients.borrow().get(&client).cloned();
                 if let Some(bytes) = outbox.map(|outbox| outbox.push(line)).filter(|bytes| *bytes > 0) {
-                    self.inbox.borrow_mut().push_back(Event::ClientWrote { client, bytes });
+                    self.wrote.borrow_mut().push((client, bytes));
+                    self.written.notify_one();
                 }
             }
             Action::SpawnShim { shim, name } => shims::spawn(self, shim, &name),
@@ -178,6 +184,7 @@ impl Hub {
         self.busy.set(false);
         self.dispatch(Event::Tick);
         tokio::task::spawn_local(keep_time(Rc::clone(self)));
+        tokio::task::spawn_local(tell_written(Rc::clone(self)));
         tokio::task::spawn_local(heed_signals(Rc::clone(self)));
         self.serving.notified().await;
         ready();
@@ -215,6 +222,17 @@ async fn keep_time(hub: Rc<Hub>) {
                     () = hub.timer.notified() => {}
                 }
             }
+        }
+    }
+}
+
+/// Tells the core what has left, in turn with everything else that happens: one who reads as fast as can be written would
+/// keep it from all others.
+async fn tell_written(hub: Rc<Hub>) {
+    loop {
+        hub.written.notified().await;
+        for (client, bytes) in hub.wrote.take() {
+            hub.dispatch(Event::ClientWrote { client, bytes });
         }
     }
 }

@@ -50,6 +50,9 @@ pub(crate) fn run(hub: &Rc<Hub>, search: u64, what: Search) {
         let done = tokio::task::spawn_blocking(move || open(&what)).await;
         let result = match done {
             Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                Err(RpcError::invalid("pattern", format!("that is no regular expression: {error}")))
+            }
             Ok(Err(error)) => {
                 Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
             }
@@ -69,6 +72,8 @@ fn open(search: &Search) -> io::Result<Searched> {
 
 fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<Searched> {
     let params = &search.params;
+    let wrong = |error: &str| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let pattern = search.pattern.get().map_err(wrong)?;
     let mut begin = params.cursor.unwrap_or(SearchCursor { at: params.after, ..SearchCursor::default() });
     // What is there when the search begins, and no more: a task that writes without pause would let it never end, and
     // a line that is unfinished on one page would be finished on the next.
@@ -77,7 +82,7 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
     let has_ended = search.ended && until == log.end();
     let place = Place { at: begin.at, open: [begin.stdout, begin.stderr] };
     let mut lines = Lines::at(place, log, limits.line_bytes)?;
-    let mut page = Page::new(params, &search.pattern, limits, begin);
+    let mut page = Page::new(params, pattern, limits, begin);
     let mut flow = scan(log, search, limits, &mut lines, &mut page)?;
     let mut resume = SearchCursor { until: None, ..page.settled };
     let finished = page.lines.len();

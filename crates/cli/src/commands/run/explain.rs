@@ -3,24 +3,29 @@
 use belay_protocol::Bytes;
 use belay_protocol::methods::ShellRead;
 use belay_protocol::shell::{LineVerdict, ReadParams, ReadResult};
+use belay_protocol::task::{Command, StartParams};
 
-use crate::caller;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::ui::text;
 
-pub(super) fn explain(
-    line: Bytes,
-    shell: Option<Bytes>,
-    json: bool,
-    context: &mut Context,
-) -> Result<u8, CliError> {
-    let params = ReadParams { line: line.clone(), shell, env: caller::environment() };
+/// With the parameters that a start would have.
+pub(super) fn explain(params: &StartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
+    let Command::Line { line, shell } = &params.command else {
+        return Err(CliError::usage("--explain is for a line of shell").hint("give it with -c 'LINE'"));
+    };
+    let set = params.set_env.iter().map(|(name, value)| Bytes([name.as_bytes(), b"=", &value.0].concat()));
+    let params = ReadParams {
+        line: line.clone(),
+        shell: shell.clone(),
+        cwd: Some(params.cwd.clone()),
+        env: params.env.iter().cloned().chain(set).collect(),
+    };
     let read = context.connect()?.call::<ShellRead>(&params)?;
     if json {
         context.out.json(&read)?;
     } else {
-        for told in lines(&line, &read) {
+        for told in lines(line, &read) {
             context.out.line(&told)?;
         }
     }

@@ -64,7 +64,9 @@ impl<'a> Page<'a> {
     /// Looks at the next line. Breaks off when the page is full; then this line may be the next page's.
     pub(super) fn line(&mut self, whole: Whole, open: bool) -> ControlFlow<()> {
         let Whole { stream, offset, text, behind } = whole;
-        let matched = self.pattern.is_match(&text);
+        // At a terminal every line ends with a carriage return, which nobody means who writes `$`.
+        let bare = text.strip_suffix(b"\r");
+        let matched = self.pattern.is_match(&text) || bare.is_some_and(|bare| self.pattern.is_match(bare));
         if matched && self.matches == self.max_matches {
             return ControlFlow::Break(());
         }

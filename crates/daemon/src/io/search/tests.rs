@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::event::Pattern;
 use belay_protocol::output::{SearchCursor, SearchLine, SearchParams, SearchResult, StreamName};
 use belay_record::convert::Wire as _;
 use belay_record::{LogReader, LogWriter, Stream};
 use proptest::prelude::*;
-use regex::bytes::Regex;
 use tempfile::TempDir;
 
 use super::{LIMITS, Limits, look_through};
@@ -57,7 +57,7 @@ fn search(pattern: &str, context: u32, stream: Option<Stream>) -> Search {
         max_matches: None,
         cursor: None,
     };
-    let pattern = Regex::new(pattern).unwrap();
+    let pattern = Pattern::new(pattern);
     Search { params, pattern, dir: "/".into(), memory: None, bytes: 0, ended: true }
 }
 
@@ -108,7 +108,8 @@ fn expected(writes: &[Write], search: &Search, line_bytes: usize) -> Vec<Shown> 
     }
     let finished = lines.len();
     lines.extend(held);
-    let matched: Vec<bool> = lines.iter().map(|line| search.pattern.is_match(&line.2)).collect();
+    let matched: Vec<bool> =
+        lines.iter().map(|line| search.pattern.get().unwrap().is_match(&line.2)).collect();
     let context = search.params.context as usize;
     let is_shown = |place: usize| {
         let around = place.saturating_sub(context)..(place + context + 1).min(lines.len());
@@ -252,7 +253,7 @@ fn what_was_not_kept_ends_a_line_and_is_no_neighbour() {
     // A match on one side has no context on the other.
     search.params.context = 3;
     for (place, around) in [(last - 1, last - 4..last + 1), (last + 2, last + 1..last + 6)] {
-        search.pattern = Regex::new(&found[place].text).unwrap();
+        search.pattern = Pattern::new(&found[place].text);
         let shown = joined(pages(dir.path(), &mut search, &limits));
         assert_eq!(shown, with_match(&found[around.clone()], place - around.start));
     }
