@@ -203,6 +203,13 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// So many bytes have left at once. Whether the client follows something, and there may be more for it.
+    pub fn has_left(&mut self, client: ClientId, bytes: usize) -> bool {
+        let Some(state) = self.clients.get_mut(&client) else { return false };
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        !state.follows.is_empty() || state.events_after.is_some()
+    }
+
     pub(crate) fn client_wrote(&mut self, client: ClientId, bytes: usize) {
         let Some(state) = self.clients.get_mut(&client) else { return };
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);

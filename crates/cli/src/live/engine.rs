@@ -5,12 +5,8 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{
-    OutputFollow, OutputRead, OutputUnfollow, TaskStart, TaskWait, TaskWrite, notify,
-};
-use belay_protocol::output::{
-    ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName, UnfollowParams,
-};
+use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite, notify};
+use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName};
 use belay_protocol::task::{Met, Size, TaskInfo, WaitParams};
 use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -102,7 +98,7 @@ pub(crate) struct Live<'a> {
     pub(super) id: Option<String>,
     pub(super) last: Option<TaskInfo>,
     /// Where the output begins; none if it is not shown.
-    from: Option<Begin>,
+    pub(super) from: Option<Begin>,
     pub(super) cursor: Cursor,
     output_over: bool,
     heard_at: Instant,
@@ -289,20 +285,6 @@ impl<'a> Live<'a> {
         let begun = self.client.call::<OutputFollow>(&FollowParams { id, from, stream: None })?;
         self.from = Some(Begin::Offset(begun.from));
         self.cursor = Cursor::at(self.cursor.next.max(begun.from));
-        Ok(())
-    }
-
-    /// Goes on with the one stream that is still read, if there is one.
-    fn follow_what_is_read(&mut self) -> Result<(), CliError> {
-        let Some(id) = self.id.clone().filter(|_| self.refollow && self.from.is_some()) else {
-            return Ok(());
-        };
-        self.refollow = false;
-        self.client.send::<OutputUnfollow>(&UnfollowParams { id: id.clone() })?;
-        if let Some(stream) = self.sink.open_stream() {
-            let from = Begin::Offset(self.cursor.next);
-            self.client.send::<OutputFollow>(&FollowParams { id, from, stream: Some(stream) })?;
-        }
         Ok(())
     }
 

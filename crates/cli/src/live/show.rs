@@ -1,7 +1,8 @@
 //! What goes to our own streams: the task's output, and what we have to say ourselves.
 
 use belay_protocol::life::StopLevel;
-use belay_protocol::output::StreamName;
+use belay_protocol::methods::{OutputFollow, OutputUnfollow};
+use belay_protocol::output::{FollowParams, From as Begin, StreamName, UnfollowParams};
 use rustix::io::Errno;
 
 use super::engine::{Detach, Left, Live};
@@ -58,6 +59,20 @@ impl Live<'_> {
             self.refollow = true;
             self.want(StopLevel::Terminate);
         }
+    }
+
+    /// Goes on with the one stream that is still read, if there is one.
+    pub(super) fn follow_what_is_read(&mut self) -> Result<(), CliError> {
+        let Some(id) = self.id.clone().filter(|_| self.refollow && self.from.is_some()) else {
+            return Ok(());
+        };
+        self.refollow = false;
+        self.client.send::<OutputUnfollow>(&UnfollowParams { id: id.clone() })?;
+        if let Some(stream) = self.sink.open_stream() {
+            let from = Begin::Offset(self.cursor.next);
+            self.client.send::<OutputFollow>(&FollowParams { id, from, stream: Some(stream) })?;
+        }
+        Ok(())
     }
 
     /// Whoever called this shell has gone without a word, as one does that is killed.

@@ -1,7 +1,7 @@
 //! The daemon at work: one thread, one core, everything else around it. Events come in here, actions go out here.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,9 +49,9 @@ pub(crate) struct Hub {
     core: RefCell<Core<RealWorld>>,
     inbox: RefCell<VecDeque<Event>>,
     busy: Cell<bool>,
-    /// What has left, and the core does not know of yet.
-    wrote: RefCell<Vec<(ClientId, usize)>>,
-    written: Notify,
+    /// Clients that may be sent more of what they follow.
+    have_room: RefCell<BTreeSet<ClientId>>,
+    room: Notify,
     pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
     pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
     pub(crate) recipe: ShimRecipe,
@@ -72,8 +72,8 @@ impl Hub {
             core: RefCell::new(core),
             inbox: RefCell::default(),
             busy: Cell::new(false),
-            wrote: RefCell::default(),
-            written: Notify::new(),
+            have_room: RefCell::default(),
+            room: Notify::new(),
             clients: RefCell::default(),
             shims: RefCell::default(),
             recipe,
@@ -120,9 +120,10 @@ impl Hub {
         match action {
             Action::Send { client, line } => {
                 let outbox = self.clients.borrow().get(&client).cloned();
-                if let Some(bytes) = outbox.map(|outbox| outbox.push(line)).filter(|bytes| *bytes > 0) {
-                    self.wrote.borrow_mut().push((client, bytes));
-                    self.written.notify_one();
+                let bytes = outbox.map_or(0, |outbox| outbox.push(line));
+                if bytes > 0 && self.core.borrow_mut().has_left(client, bytes) {
+                    self.have_room.borrow_mut().insert(client);
+                    self.room.notify_one();
                 }
             }
             Action::SpawnShim { shim, name } => shims::spawn(self, shim, &name),
@@ -184,7 +185,7 @@ impl Hub {
         self.busy.set(false);
         self.dispatch(Event::Tick);
         tokio::task::spawn_local(keep_time(Rc::clone(self)));
-        tokio::task::spawn_local(tell_written(Rc::clone(self)));
+        tokio::task::spawn_local(serve_followers(Rc::clone(self)));
         tokio::task::spawn_local(heed_signals(Rc::clone(self)));
         self.serving.notified().await;
         ready();
@@ -226,13 +227,13 @@ async fn keep_time(hub: Rc<Hub>) {
     }
 }
 
-/// Tells the core what has left, in turn with everything else that happens: one who reads as fast as can be written would
-/// keep it from all others.
-async fn tell_written(hub: Rc<Hub>) {
+/// Lets followers have more, in turn with everything else that happens: one who reads as fast as can be written would keep
+/// the core from all others.
+async fn serve_followers(hub: Rc<Hub>) {
     loop {
-        hub.written.notified().await;
-        for (client, bytes) in hub.wrote.take() {
-            hub.dispatch(Event::ClientWrote { client, bytes });
+        hub.room.notified().await;
+        for client in hub.have_room.take() {
+            hub.dispatch(Event::ClientWrote { client, bytes: 0 });
         }
     }
 }

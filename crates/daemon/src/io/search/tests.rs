@@ -108,8 +108,11 @@ fn expected(writes: &[Write], search: &Search, line_bytes: usize) -> Vec<Shown> 
     }
     let finished = lines.len();
     lines.extend(held);
-    let matched: Vec<bool> =
-        lines.iter().map(|line| search.pattern.get().unwrap().is_match(&line.2)).collect();
+    let pattern = search.pattern.get().unwrap();
+    let is_match = |text: &[u8]| {
+        pattern.is_match(text) || text.strip_suffix(b"\r").is_some_and(|bare| pattern.is_match(bare))
+    };
+    let matched: Vec<bool> = lines.iter().map(|line| is_match(&line.2)).collect();
     let context = search.params.context as usize;
     let is_shown = |place: usize| {
         let around = place.saturating_sub(context)..(place + context + 1).min(lines.len());
