@@ -17,6 +17,8 @@ impl Shim {
     pub(super) fn say(&mut self, message: &FromShim) {
         let can_wait = match message {
             FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
+            // Whoever waited for the task is answered with it.
+            FromShim::Life(LifeItem { event: LifeEvent::Detach { .. }, .. }) => false,
             FromShim::Life(item) => item.end.is_none(),
             FromShim::Memory { .. } => true,
             _ => false,
