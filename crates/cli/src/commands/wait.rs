@@ -121,7 +121,9 @@ impl Waiting<'_> {
             }
             (Met::Ended, _) => line(&waited.task),
             (Met::Match, Some(found)) => {
-                format!("{id} matched at {}: {}", found.line.offset, found.line.text.to_text_lossy())
+                // At a terminal every line ends with one.
+                let text = found.line.text.to_text_lossy();
+                format!("{id} matched at {}: {}", found.line.offset, text.strip_suffix('\r').unwrap_or(&text))
             }
             (Met::Silence, _) => {
                 format!("{id} wrote nothing for {}", duration::format(self.args.silence.unwrap_or_default()))
