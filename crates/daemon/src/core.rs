@@ -336,9 +336,9 @@ impl<W: World> Core<W> {
         self.phase != Phase::Adopting
     }
 
-    /// Whether the journal's database has everything.
+    /// Whether the journal's database has everything, and every shim may forget what is in there.
     pub fn is_settled(&self) -> bool {
-        self.journal.is_settled()
+        self.journal.is_settled() && self.slow_acks.1.is_empty()
     }
 
     pub(crate) fn reach(&self, point: CrashPoint) {

@@ -204,6 +204,7 @@ impl Sim {
             }
         }
         self.check_clients_at_end()?;
+        self.let_daemon_settle()?;
         self.check_shims_at_end()?;
         self.check_daemon_at_end()
     }
@@ -234,7 +235,6 @@ impl Sim {
 
     /// Nothing waits for a clock that no longer matters: what is armed is the idle exit, or nothing.
     fn check_daemon_at_end(&mut self) -> Checked {
-        self.let_journal_settle()?;
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let armed = daemon.core.next_deadline();
         match (armed, self.plan.idle_exit_ms) {
@@ -244,8 +244,8 @@ impl Sim {
         }
     }
 
-    /// What is noted last comes into the database without anybody asking.
-    fn let_journal_settle(&mut self) -> Checked {
+    /// What is noted last comes into the database, and shims hear that they may forget, without anybody asking.
+    fn let_daemon_settle(&mut self) -> Checked {
         for _ in 0..MOST_LAST_TURNS {
             let Some(daemon) = self.daemon.as_ref().filter(|daemon| !daemon.core.is_settled()) else {
                 return Ok(());
@@ -253,8 +253,13 @@ impl Sim {
             let at = daemon.core.next_deadline().ok_or("notes are left and no timer is armed")?;
             self.pass_time(at)?;
             self.tell_daemon(Event::Tick)?;
+            for _ in 0..MOST_LAST_TURNS {
+                if !self.turn()? {
+                    break;
+                }
+            }
         }
-        Err("the journal does not settle".to_owned())
+        Err("the daemon does not settle".to_owned())
     }
 
     fn check_idle_exit(&mut self, at_ms: u64) -> Checked {
