@@ -13,7 +13,8 @@ fn has_coproc(line: &[u8]) -> bool {
     letters.windows(6).any(|window| window == b"coproc")
 }
 
-fn without_continuations(line: &[u8]) -> Vec<u8> {
+/// A backslash before a line end takes both away.
+pub(crate) fn without_continuations(line: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(line.len());
     for &byte in line {
         if byte == b'\n' && kept.last() == Some(&b'\\') {

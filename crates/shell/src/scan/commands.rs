@@ -2,6 +2,7 @@
 
 use super::here::Here;
 use super::{Ends, MAX_TRIES, Scan};
+use crate::glance::without_continuations;
 use crate::reading::Why;
 use crate::shell::Grammar;
 
@@ -242,16 +243,4 @@ impl Scan<'_> {
         }
         Ok(())
     }
-}
-
-fn without_continuations(word: &[u8]) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(word.len());
-    for &byte in word {
-        if byte == b'\n' && kept.last() == Some(&b'\\') {
-            kept.pop();
-        } else {
-            kept.push(byte);
-        }
-    }
-    kept
 }
