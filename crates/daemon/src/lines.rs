@@ -65,10 +65,12 @@ impl<W: World> Core<W> {
     /// Reads the line of a start first, if it may have something asynchronous in it. Gives the parameters back if not.
     pub(crate) fn read_first(&mut self, caller: &Caller, params: StartParams) -> Option<StartParams> {
         let Command::Line { line, shell } = &params.command else { return Some(params) };
-        let under_way =
-            self.pending.values().filter(|pending| matches!(pending.what, What::Reading { .. })).count();
-        if !belay_shell::may_be_asynchronous(&line.0) || under_way >= bounds::READINGS {
+        if !belay_shell::may_be_asynchronous(&line.0) {
             return Some(params);
+        }
+        if self.too_many_readings() {
+            self.go_on_unread(caller, Some(Box::new(params)));
+            return None;
         }
         let set: Vec<(&[u8], &[u8])> =
             params.set_env.iter().map(|(name, value)| (name.as_bytes(), value.0.as_slice())).collect();
@@ -80,6 +82,12 @@ impl<W: World> Core<W> {
         };
         self.have_read(caller, read, Some(params));
         None
+    }
+
+    /// Each is a process of its own.
+    fn too_many_readings(&self) -> bool {
+        let is_reading = |pending: &&Pending| matches!(pending.what, What::Reading { .. });
+        self.pending.values().filter(is_reading).count() >= bounds::READINGS
     }
 
     fn have_read(&mut self, caller: &Caller, params: ReadParams, start: Option<StartParams>) {
@@ -94,6 +102,10 @@ impl<W: World> Core<W> {
             check_line(&params.line, params.shell.as_ref()).and_then(|()| no_zero_bytes("env", &params.env));
         if let Err(error) = checked {
             return self.fail(caller, error);
+        }
+        if self.too_many_readings() {
+            let error = RpcError::new(ErrorKind::Busy, "too many lines are being read at this moment");
+            return self.fail(caller, error.hint("try again when some have been answered"));
         }
         let shell = Some(params.shell.unwrap_or_else(|| self.default_shell(&params.env)));
         self.have_read(caller, ReadParams { shell, ..params }, None);
