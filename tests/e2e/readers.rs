@@ -1,7 +1,5 @@
 //! Readers of output that leave, that are slow, or that are very quick: nobody else notices.
 
-use std::time::Duration;
-
 use belay_os::signal::Signal;
 use belay_protocol::methods::OutputFollow;
 use belay_protocol::output::{FollowParams, From as Begin};
@@ -77,15 +75,14 @@ fn a_quick_follower_of_much_output_starves_nobody() {
     world.wait_ended(&id);
     let bytes = world.get(&id).output.bytes;
     let reader = world.spawn(["logs", &id, "-f", "--raw"]);
-    let mut slowest = Duration::ZERO;
+    let mut answers = 0;
     while reader.stdout_so_far().len() as u64 != bytes {
-        let began = std::time::Instant::now();
         world.status();
-        slowest = slowest.max(began.elapsed());
+        answers += 1;
     }
     reader.finish().ok();
-    // Reading all of it takes seconds in a build like this; an answer in between takes one turn.
-    assert!(slowest < Duration::from_secs(2), "an answer took {slowest:?}");
+    // One that has to wait for the last byte is the only one.
+    assert!(answers >= 10, "{answers} answers while {bytes} bytes were read");
 }
 
 // proves O2, X3
