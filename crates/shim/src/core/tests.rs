@@ -48,7 +48,7 @@ fn start(held: bool) -> Box<Start> {
 }
 
 const fn at(ms: u64) -> Moment {
-    Moment { wall_ms: 1_000_000 + ms as i64, mono_ms: ms }
+    Moment { wall_ms: 1_000_000 + ms.cast_signed(), mono_ms: ms }
 }
 
 fn say(core: &mut Core, ms: u64, message: ToShim) -> Vec<Action> {
@@ -70,9 +70,9 @@ fn hello(actions: &[Action]) -> &Hello {
     }
 }
 
-fn spawned(actions: Vec<Action>) -> Vec<Box<Start>> {
+fn spawned(actions: Vec<Action>) -> Vec<Start> {
     let starts = actions.into_iter().map(|action| match action {
-        Action::Spawn(start) => start,
+        Action::Spawn(start) => *start,
         other => panic!("more than a spawn: {other:?}"),
     });
     starts.collect()
@@ -89,7 +89,7 @@ fn a_held_start_is_spawned_when_it_is_admitted_and_once() {
     core.set_pty(Size { rows: 1, cols: 2 });
     let starts = spawned(say(&mut core, 2, admit("t")));
     let [spawn] = starts.as_slice() else { panic!("{starts:?}") };
-    assert_eq!(**spawn, Start { pty: Some(Size { rows: 1, cols: 2 }), ..*start(true) });
+    assert_eq!(*spawn, Start { pty: Some(Size { rows: 1, cols: 2 }), ..*start(true) });
     assert!(say(&mut core, 3, admit("t")).is_empty());
     core.handle(at(4), Input::Spawned(Ok(LEADER)));
     assert!(say(&mut core, 5, admit("t")).is_empty());
