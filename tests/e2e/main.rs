@@ -22,6 +22,7 @@ mod failures;
 mod flood;
 mod foreground;
 mod grep;
+mod held;
 mod hostile;
 mod lines;
 mod lost;
