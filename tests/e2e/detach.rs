@@ -237,7 +237,8 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
             answer.id == id && (answer.detached || answer.outcome == ended.outcome),
             "round {round}: {answer:?}"
         );
-        let page = client.call::<EventRead>(&event::ReadParams { after, max: None, wait_ms: 0 }).unwrap();
+        let page =
+            client.call::<EventRead>(&event::ReadParams { after, ..event::ReadParams::default() }).unwrap();
         after = page.next;
         let own = page.events.into_iter().filter(|event| event.task.as_deref() == Some(id.as_str()));
         let events: Vec<String> = own.map(|event| event.kind).collect();

@@ -23,7 +23,9 @@ fn follow_slowly(world: &World, pause: Duration, last: &AtomicU64) -> Vec<EventI
         assert!(Instant::now() < until, "{} events came, then nothing", all.len());
         let after = all.last().map_or(0, |event| event.seq);
         let Some(connected) = &mut client else {
-            let begin = |client: &mut Client| client.call::<EventFollow>(&FollowParams { after }).is_ok();
+            let begin = |client: &mut Client| {
+                client.call::<EventFollow>(&FollowParams { after, ..FollowParams::default() }).is_ok()
+            };
             client = connect(world).ok().and_then(|mut new| begin(&mut new).then_some(new));
             continue;
         };
@@ -48,7 +50,12 @@ fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
     while all.len() as u64 != last.load(Ordering::Relaxed) {
         assert!(Instant::now() < until, "{} events came, then nothing", all.len());
         let after = all.last().map_or(0, |event| event.seq);
-        let page = patient.call::<EventRead>(&ReadParams { after, max: Some(3), wait_ms: 100 });
+        let page = patient.call::<EventRead>(&ReadParams {
+            after,
+            max: Some(3),
+            wait_ms: 100,
+            ..ReadParams::default()
+        });
         assert!(page.events.len() <= 3);
         assert_eq!(page.next, page.events.last().map_or(after, |event| event.seq));
         all.extend(page.events);
@@ -110,10 +117,11 @@ fn a_number_that_has_not_been_is_told_so() {
     let world = world();
     let mut client = world.client();
     let last = world.status().events_last;
-    let error = refused(client.call::<EventRead>(&ReadParams { after: last + 100, max: None, wait_ms: 0 }));
+    let error = refused(client.call::<EventRead>(&ReadParams { after: last + 100, ..ReadParams::default() }));
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("after")));
     assert_eq!(error.data.from, Some(last));
-    let error = refused(client.call::<EventFollow>(&FollowParams { after: last + 100 }));
+    let error =
+        refused(client.call::<EventFollow>(&FollowParams { after: last + 100, ..FollowParams::default() }));
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Invalid, Some(last)));
     assert_eq!(world.belay(["events", "--after", "1000"]).code, Some(2));
 }
@@ -139,13 +147,14 @@ fn events_expire_by_rule_and_a_late_reader_is_told_where_to_go_on() {
     let status = world.status();
     assert_eq!((status.events_first, status.events_last), (last - 9, last));
 
-    let error = refused(world.client().call::<EventRead>(&ReadParams { after: 3, max: None, wait_ms: 0 }));
+    let error = refused(world.client().call::<EventRead>(&ReadParams { after: 3, ..ReadParams::default() }));
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Expired, Some(last - 10)));
     assert_eq!(
         error.message,
         format!("events up to {} have been removed by the rules of retention", last - 10)
     );
-    let error = refused(world.client().call::<EventFollow>(&FollowParams { after: 3 }));
+    let error =
+        refused(world.client().call::<EventFollow>(&FollowParams { after: 3, ..FollowParams::default() }));
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Expired, Some(last - 10)));
     for args in [&["events", "--after", "3"][..], &["events", "-f", "--after", "3"]] {
         let said = world.belay(args);

@@ -251,7 +251,8 @@ fn a_moment_without_descriptors_costs_no_connection_its_answers() {
     wait_until("a daemon without a free descriptor", LONG, || {
         let open =
             std::fs::read_dir(format!("/proc/{}/fd", world.daemon().unwrap().identity.pid)).unwrap().count();
-        if open >= 60 { Ok(()) } else { Err(format!("{open} are open")) }
+        // The last one is for looking at who comes.
+        if open >= 59 { Ok(()) } else { Err(format!("{open} are open")) }
     });
     for _ in 0..ASKED {
         patient.send::<DaemonStatus>(&StatusParams {}).unwrap();

@@ -99,7 +99,7 @@ impl<'a> Patient<'a> {
     pub(crate) fn events(&mut self, mut after: u64) -> Vec<EventInfo> {
         let mut all = Vec::new();
         loop {
-            let page = self.call::<EventRead>(&EventsParams { after, max: None, wait_ms: 0 });
+            let page = self.call::<EventRead>(&EventsParams { after, ..EventsParams::default() });
             if page.events.is_empty() {
                 return all;
             }

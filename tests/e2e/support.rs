@@ -31,7 +31,15 @@ pub(crate) fn running(world: &World) -> TaskInfo {
 
 /// An ordinary stop that waits for its receipt.
 pub(crate) fn stop_of(id: &str) -> StopParams {
-    StopParams { id: id.to_owned(), level: None, grace_ms: None, reason: None, actor: None, wait: true }
+    StopParams {
+        id: id.to_owned(),
+        level: None,
+        grace_ms: None,
+        reason: None,
+        actor: None,
+        cascade: false,
+        wait: true,
+    }
 }
 
 /// The error that the daemon answered.

@@ -1,12 +1,18 @@
 //! The command line, defined once: parsing, help and completions all come from here. Nothing is done here.
 
+mod daemon;
+pub(crate) mod owners;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belay_protocol::lane::LaneParams;
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
-use clap_complete::Shell;
 
+pub(crate) use self::daemon::{CompletionsArgs, DoctorArgs, DownArgs, StatusArgs, UpArgs};
+use self::owners::{LanesArgs, SessionsArgs};
+use crate::commands::lanes::parse as lane;
 use crate::duration::{parse as duration, parse_size as size};
 use crate::keys::{Key, parse as key};
 
@@ -50,6 +56,7 @@ verbs! {
     "ps" Ps(PsArgs), "List the tasks that run",
     "  belay ps            what runs now
   belay ps -a         ended tasks too
+  belay ps --tree     what was started by what
   belay ps --json     one object a line, for scripts";
     "inspect" Inspect(InspectArgs), "Show everything about one task",
     "  belay inspect sh-4f
@@ -70,7 +77,8 @@ verbs! {
     "stop" Stop(StopArgs), "Stop tasks, the whole process tree, and say that they are gone",
     "  belay stop sh-4f                          SIGTERM, and SIGKILL after the grace
   belay stop sh-4f sh-9a --grace 2s
-  belay stop sh-4f --kill --reason 'runs away'";
+  belay stop sh-4f --kill --reason 'runs away'
+  belay stop sh-4f --cascade                with everything that it has started through Belay, leaf first";
     "detach" Detach(DetachArgs), "Move tasks from the foreground to the background; nothing else about them changes",
     "  belay detach sh-4f       whoever waits for it is released, and it runs on";
     "attach" Attach(AttachArgs), "Go to a task that runs: see its screen, type to it, and leave again",
@@ -97,7 +105,19 @@ verbs! {
     "events" Events(EventsArgs), "Show what happened, in order",
     "  belay events
   belay events -f --after 120
+  belay events -f --type task.ended --session review
   belay events --json | jq 'select(.type == \"task.ended\")'";
+    "sessions" Sessions(SessionsArgs), "List sessions, open them, hold them, wait for them, end them",
+    "  belay sessions
+  eval \"$(belay sessions open --name review --export)\"   every later command here is in it
+  belay sessions run --max-tasks 20 -- claude              what it starts ends with it
+  belay sessions wait review --timeout 10m                 until nothing in it works any more
+  belay sessions close review --reason 'done for today'";
+    "lanes" Lanes(LanesArgs), "List lanes: who holds them, who waits, who may not have them",
+    "  belay run -d --lane member-1 -- ./job          refused while somebody holds it
+  belay run -d --lane member-1:queue -- ./job    waits for its turn
+  belay lanes
+  belay lanes release member-1                   lets in again whose task was stopped by somebody else";
     "up" Up(UpArgs), "Start the daemon; every command does that by itself when it is needed",
     "  belay up
   belay up --idle-exit 30m     let it leave after half an hour with nothing to hold";
@@ -180,6 +200,15 @@ pub(crate) struct RunArgs {
     /// Let standard error go where standard output goes, in the order in which both are written
     #[arg(long)]
     pub(crate) merge: bool,
+    /// Hold this lane alone; what happens if somebody does: it is refused, waits, or replaces the holder
+    #[arg(long, value_name = "NAME[:reject|queue|replace]", value_parser = lane)]
+    pub(crate) lane: Option<LaneParams>,
+    /// The session it belongs to; else the one we are in
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// Let it outlive its session
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// Two runs with the same token are one task
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
@@ -192,6 +221,19 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// A run of this command with nothing said about it.
+    pub(crate) fn of(command: Vec<OsString>) -> Self {
+        let words = ["run".into(), "--".into()].into_iter().chain(command);
+        let parsed = Self::augment_args(Command::new("run")).try_get_matches_from(words);
+        match parsed.and_then(|found| Self::from_arg_matches(&found)) {
+            Ok(args) => args,
+            // A command behind `--` is always understood.
+            Err(error) => error.exit(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -231,6 +273,9 @@ pub(crate) struct PsArgs {
     /// Only tasks of this session
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
+    /// Each below what has started it
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) tree: bool,
     /// One object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -343,6 +388,9 @@ pub(crate) struct StopArgs {
     /// SIGKILL at once
     #[arg(long, group = "level")]
     pub(crate) kill: bool,
+    /// First everything that it has started through Belay, leaf first
+    #[arg(long)]
+    pub(crate) cascade: bool,
     /// How long each step may take before the next
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
@@ -425,51 +473,16 @@ pub(crate) struct EventsArgs {
     /// Only events with a higher number
     #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
     pub(crate) after: u64,
+    /// Only what happened to this task
+    #[arg(long, value_name = "ID")]
+    pub(crate) task: Option<String>,
+    /// Only what happened in this session
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// Only events of this type: task.ended, or task.* for all about tasks; may be given again
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(crate) types: Vec<String>,
     /// One object a line
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct UpArgs {
-    /// Let it leave when it has held nothing for so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) idle_exit: Option<Duration>,
-    /// Print the daemon's state as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct DownArgs {
-    /// Stop every task first
-    #[arg(long)]
-    pub(crate) stop_tasks: bool,
-    /// How long each task may take to end before it is killed
-    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "stop_tasks")]
-    pub(crate) grace: Option<Duration>,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct StatusArgs {
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct DoctorArgs {
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    #[arg(value_name = "SHELL")]
-    pub(crate) shell: Shell,
 }

@@ -1,27 +1,12 @@
-//! What a command inherits from the shell that typed `belay run`: directory, environment, mask, limits, parent.
+//! What a command inherits from the shell that typed `belay run`: directory, environment, mask, limits.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use belay_protocol::{Bytes, vars};
+use belay_protocol::Bytes;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::CliError;
-
-/// The parent task and the token that proves it, where there is one.
-#[derive(Debug, Default)]
-pub(crate) struct Parent {
-    pub(crate) id: Option<String>,
-    pub(crate) token: Option<String>,
-}
-
-pub(crate) fn parent() -> Parent {
-    let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    match var(vars::TASK) {
-        Some(id) => Parent { id: Some(id), token: var(vars::TOKEN) },
-        None => Parent::default(),
-    }
-}
 
 /// The whole environment as `NAME=value`, text or not.
 pub(crate) fn environment() -> Vec<Bytes> {

@@ -80,6 +80,8 @@ fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
         Verb::Rm(args) => commands::rm::run(&args, context),
         Verb::Gc(args) => commands::gc::run(&args, context),
         Verb::Events(args) => commands::events::run(&args, context),
+        Verb::Sessions(args) => commands::sessions::run(args, context),
+        Verb::Lanes(args) => commands::lanes::run(&args, context),
         Verb::Up(args) => commands::up::run(&args, context),
         Verb::Down(args) => commands::down::run(&args, context),
         Verb::Status(args) => commands::status::run(&args, context),

@@ -41,15 +41,16 @@ impl Client {
             return Err(ClientError::ForeignPeer { socket, uid: peer.uid.as_raw() });
         }
         stream.set_write_timeout(Some(WRITE_LIMIT)).map_err(|e| ClientError::io("set a time limit", e))?;
-        Self::greet(stream)
+        Self::greet(stream, places.token.clone())
     }
 
     /// The first exchange on a connection.
-    pub(crate) fn greet(stream: UnixStream) -> Result<Self, ClientError> {
+    pub(crate) fn greet(stream: UnixStream, token: Option<String>) -> Result<Self, ClientError> {
         let mut client = Self::over(stream);
         let params = HelloParams {
             client: concat!("belay-client ", env!("CARGO_PKG_VERSION")).to_owned(),
             protocol: CLIENT_PROTOCOL,
+            token,
         };
         let hello =
             client.call_by::<Hello>(&params, Some(Instant::now() + HELLO_LIMIT)).map_err(version_error)?;

@@ -15,13 +15,23 @@ pub const SOCKET_PATH_LIMIT: usize = 107;
 /// What a task's socket adds to the runtime directory: `/s/`, sixteen characters, `.sock`.
 const TASK_SOCKET_BYTES: usize = 24;
 
-/// The two directories of one world.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The two directories of one world, and in whose name one speaks there.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Places {
     /// The state: journal, output, log.
     pub home: PathBuf,
     /// The sockets.
     pub runtime_dir: PathBuf,
+    /// The token of a task or a session of this home. None: one's own name.
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for Places {
+    /// Without the token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { home, runtime_dir, .. } = self;
+        f.debug_struct("Places").field("home", home).field("runtime_dir", runtime_dir).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +107,16 @@ impl Places {
                 if too_long(&derived) { short_dir(&home, system.uid) } else { derived }
             }
         };
-        Ok(Self { home, runtime_dir })
+        // A token is good for the daemon that gave it and for no other.
+        let given = [vars::TOKEN_HOME, vars::TASK_HOME].into_iter().find_map(get);
+        let token = get(vars::TOKEN).and_then(|token| token.into_string().ok());
+        let token = token.filter(|token| !token.is_empty() && given.is_some_and(|given| given == home));
+        Ok(Self { home, runtime_dir, token })
+    }
+
+    /// A world in which one speaks in one's own name.
+    pub const fn new(home: PathBuf, runtime_dir: PathBuf) -> Self {
+        Self { home, runtime_dir, token: None }
     }
 
     /// The socket on which the daemon listens.
@@ -136,7 +155,21 @@ mod tests {
     }
 
     fn pair(home: &str, runtime_dir: &str) -> Places {
-        Places { home: home.into(), runtime_dir: runtime_dir.into() }
+        Places::new(home.into(), runtime_dir.into())
+    }
+
+    #[test]
+    fn a_token_is_shown_to_the_home_that_gave_it_alone() {
+        let with = |home: &str, given: &[(&str, &str)]| {
+            places(&[&[("BELAY_HOME", home), ("BELAY_TOKEN", "sh-1.x")], given].concat(), &[]).unwrap().token
+        };
+        assert_eq!(with("/h", &[("BELAY_TASK_HOME", "/h")]).as_deref(), Some("sh-1.x"));
+        assert_eq!(
+            with("/h", &[("BELAY_TOKEN_HOME", "/h"), ("BELAY_TASK_HOME", "/x")]).as_deref(),
+            Some("sh-1.x")
+        );
+        assert_eq!(with("/other", &[("BELAY_TASK_HOME", "/h")]), None);
+        assert_eq!(with("/h", &[]), None);
     }
 
     #[test]

@@ -69,7 +69,7 @@ mod tests {
     /// One test, not two: a program that another thread's child still holds open for writing cannot be run.
     #[test]
     fn the_end_of_the_process_decides_and_a_failure_says_why() {
-        let places = Places { home: "/h".into(), runtime_dir: "/r".into() };
+        let places = Places::new("/h".into(), "/r".into());
         let dir = tempfile::tempdir().unwrap();
         let exe = program(dir.path(), "#!/bin/sh\necho \"no room for $3 and $5\" >&2\nexit 1\n");
         let error = start_daemon(&places, &exe, &[]).unwrap_err();

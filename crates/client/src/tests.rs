@@ -171,7 +171,7 @@ fn another_version_is_told_apart() {
         let hello = r#"{"version":"9.0.0","protocol":9,"pid":1,"home":"/h","capabilities":[]}"#;
         peer.say(&format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{hello}}}\n"));
     });
-    let error = Client::greet(near).unwrap_err();
+    let error = Client::greet(near, None).unwrap_err();
     assert!(matches!(error, ClientError::Version { ours: 1, .. }), "{error:?}");
     assert!(error.hint().unwrap().contains("belay down"));
     server.join().unwrap();

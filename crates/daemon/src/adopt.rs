@@ -1,7 +1,7 @@
 //! Death and rebirth: finding the tasks of an earlier daemon again, and dealing with shims that are gone.
 
 use belay_model::{Level, State};
-use belay_protocol::life::{End, Order, OutputInfo, StartError, StartStage};
+use belay_protocol::life::{Order, OutputInfo};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
 use belay_protocol::task::Status;
 use belay_record::convert::{Wire as _, policy_from_wire};
@@ -25,6 +25,8 @@ impl<W: World> Core<W> {
     /// The first thing a daemon does: reach for every task that its predecessor left.
     pub fn adopt(&mut self, now: Moment) -> Result<Vec<Action>, belay_journal::Error> {
         self.now = now;
+        self.load_sessions()?;
+        self.load_lanes()?;
         let live = self.journal.live()?;
         self.emit(
             "daemon.started",
@@ -62,9 +64,7 @@ impl<W: World> Core<W> {
         let mut task = Task::new(entry, state, policy);
         let Some(doc) = shim_doc else {
             self.tasks.insert(id.clone(), task);
-            let message = "the daemon died before the command was handed over: it was not started".to_owned();
-            let error = StartError { stage: StartStage::Holder, errno: 0, message };
-            return self.end_unstarted(&id, End::Spawn { error });
+            return self.await_start(&id);
         };
         task.begin_again(queued);
         if !same_boot {
@@ -127,15 +127,9 @@ impl<W: World> Core<W> {
             if let Some(task) = self.tasks.get_mut(&task) {
                 task.shim = None;
             }
-            self.end_not_handed_over(&task);
+            self.await_start(&task);
         }
         self.open_doors_when_done();
-    }
-
-    fn end_not_handed_over(&mut self, task: &str) {
-        let message = "the daemon died while handing the command over: it was not started".to_owned();
-        let error = StartError { stage: StartStage::Holder, errno: 0, message };
-        self.end_unstarted(task, End::Spawn { error });
     }
 
     pub(crate) fn shim_unreachable(&mut self, shim: ShimId, error: &str, left: bool) {
@@ -263,7 +257,7 @@ impl<W: World> Core<W> {
         held.shim = None;
         let leader = held.entry.doc.leader;
         if left && held.entry.doc.seen == 0 && leader.is_none() {
-            return self.end_not_handed_over(&task);
+            return self.await_start(&task);
         }
         self.burying += 1;
         self.actions.push(Action::KillLost(Box::new(LostTask { task, shim: process, leader, cgroup })));
@@ -309,6 +303,8 @@ impl<W: World> Core<W> {
     pub(crate) fn open_doors(&mut self) {
         if self.phase == Phase::Adopting {
             self.phase = Phase::Serving;
+            self.resume_lanes();
+            self.resume_sessions();
             self.remove_leftovers();
             self.collect_soon();
         }

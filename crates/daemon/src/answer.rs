@@ -2,6 +2,8 @@
 //! promise by its deadline.
 
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Filter;
+use belay_protocol::lane::FenceInfo;
 use belay_protocol::methods::Call;
 use belay_protocol::rpc::{Answer, Notification, Request, RequestId, Version};
 use belay_protocol::task::{AnswerWhen, StartParams, StopResult, StopVerdict};
@@ -10,12 +12,18 @@ use serde::Serialize;
 use crate::config::bounds;
 use crate::core::{Core, Phase, Timer, TimerKey};
 use crate::event::{Action, ClientId};
+use crate::handlers::task_stop::{StopMany, Then};
 use crate::handlers::task_wait::Until;
+use crate::rights::Scope;
 use crate::world::World;
 
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) uid: u32,
+    /// The task in whose tree the process is that made the connection.
+    inside: Option<String>,
+    /// In whose name it speaks, since the handshake; before it, in nobody's.
+    pub(crate) scope: Scope,
     /// The handshake is done.
     greeted: bool,
     /// Bytes that were sent and have not left yet.
@@ -24,6 +32,7 @@ pub(crate) struct Client {
     pub(crate) follows: Vec<u64>,
     /// The number of the last event that was sent, if it follows events.
     pub(crate) events_after: Option<u64>,
+    pub(crate) events_only: Filter,
 }
 
 /// Whom an answer goes to. A request without an id gets none.
@@ -58,6 +67,7 @@ pub(crate) enum What {
     },
     Stop {
         task: String,
+        fenced: Option<FenceInfo>,
     },
     Detach {
         task: String,
@@ -78,11 +88,16 @@ pub(crate) enum What {
     Events {
         after: u64,
         max: usize,
+        only: Box<Filter>,
     },
-    /// `daemon/stop` with its tasks: the results so far, and the tasks that are still going.
-    StopAll {
-        done: Vec<StopResult>,
-        open: Vec<String>,
+    StopMany(Box<StopMany>),
+    /// `session/wait`.
+    Drained {
+        session: String,
+    },
+    Notices {
+        session: String,
+        max: usize,
     },
     /// The answer of a search comes from beside the core.
     Search,
@@ -95,13 +110,17 @@ pub(crate) enum What {
 impl Pending {
     /// A daemon that leaves gives these answers first.
     pub(crate) const fn must_be_kept(&self) -> bool {
-        matches!(self.what, What::StopAll { .. } | What::Search)
+        match &self.what {
+            What::StopMany(many) => matches!(many.then, Then::Leave),
+            What::Search => true,
+            _ => false,
+        }
     }
 
     /// The task whose end answers it.
     pub(crate) fn awaited(&self) -> Option<&str> {
         match &self.what {
-            What::Start { task, .. } | What::Wait { task, .. } | What::Stop { task } => Some(task),
+            What::Start { task, .. } | What::Wait { task, .. } | What::Stop { task, .. } => Some(task),
             _ => None,
         }
     }
@@ -110,26 +129,42 @@ impl Pending {
         match &self.what {
             What::Start { task, .. }
             | What::Wait { task, .. }
-            | What::Stop { task }
+            | What::Stop { task, .. }
             | What::Detach { task }
             | What::Inspect { task }
             | What::Write { task, .. }
             | What::Signal { task }
             | What::Resize { task } => Some(task),
-            What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => None,
+            What::Events { .. }
+            | What::StopMany(_)
+            | What::Drained { .. }
+            | What::Notices { .. }
+            | What::Search
+            | What::Reading { .. } => None,
+        }
+    }
+
+    /// The session that it is about.
+    fn session(&self) -> Option<&str> {
+        match &self.what {
+            What::Drained { session } | What::Notices { session, .. } => Some(session),
+            _ => None,
         }
     }
 }
 
 impl<W: World> Core<W> {
-    pub(crate) fn client_came(&mut self, client: ClientId, uid: u32) {
+    pub(crate) fn client_came(&mut self, client: ClientId, uid: u32, ancestors: &[i32]) {
         let state = Client {
             uid,
+            inside: self.task_around(ancestors),
+            scope: Scope::Session(String::new()),
             greeted: false,
             queued_bytes: 0,
             pending: 0,
             follows: Vec::new(),
             events_after: None,
+            events_only: Filter::default(),
         };
         self.clients.insert(client, state);
     }
@@ -177,6 +212,15 @@ impl<W: World> Core<W> {
             Call::DaemonDoctor(_) => self.daemon_doctor(caller),
             Call::DaemonStop(params) => self.daemon_stop(caller, &params),
             Call::DaemonGc(params) => self.daemon_gc(caller, &params),
+            Call::SessionOpen(params) => self.session_open(caller, *params),
+            Call::SessionRenew(params) => self.session_renew(caller, &params),
+            Call::SessionClose(params) => self.session_close(caller, &params),
+            Call::SessionGet(params) => self.session_get(caller, &params),
+            Call::SessionList(params) => self.session_list(caller, &params),
+            Call::SessionWait(params) => self.session_wait(caller, &params),
+            Call::SessionNotices(params) => self.session_notices(caller, &params),
+            Call::LaneList(_) => self.lane_list(caller),
+            Call::LaneRelease(params) => self.lane_release(caller, &params),
             Call::TaskStart(params) => self.task_start(caller, *params),
             Call::TaskGet(params) => self.task_get(caller, &params),
             Call::TaskList(params) => self.task_list(caller, &params),
@@ -197,10 +241,15 @@ impl<W: World> Core<W> {
         }
     }
 
-    pub(crate) fn greeted(&mut self, client: ClientId) {
+    /// The handshake: from now on the connection speaks in somebody's name.
+    pub(crate) fn greet(&mut self, client: ClientId, token: Option<&str>) -> Result<Scope, RpcError> {
+        let inside = self.clients.get(&client).and_then(|client| client.inside.clone());
+        let scope = self.scope_for(inside.as_deref(), token)?;
         if let Some(client) = self.clients.get_mut(&client) {
             client.greeted = true;
+            client.scope = scope.clone();
         }
+        Ok(scope)
     }
 
     /// So many bytes have left at once. Whether the client follows something, and there may be more for it.
@@ -229,6 +278,7 @@ impl<W: World> Core<W> {
             self.drop_follow(follow);
         }
         self.caller_gone(client);
+        self.holder_gone(client);
         let gone: Vec<u64> = self
             .pending
             .iter()
@@ -236,8 +286,8 @@ impl<W: World> Core<W> {
             .map(|(id, _)| *id)
             .collect();
         for id in gone {
-            // A stop of everything goes on without its asker.
-            if !matches!(self.pending.get(&id), Some(Pending { what: What::StopAll { .. }, .. })) {
+            // A stop of many goes on without its asker.
+            if !matches!(self.pending.get(&id), Some(Pending { what: What::StopMany(_), .. })) {
                 self.take_pending(id);
             }
         }
@@ -285,6 +335,9 @@ impl<W: World> Core<W> {
         if let Some(task) = pending.task().and_then(|task| self.tasks.get_mut(task)) {
             task.pending.push(id);
         }
+        if let Some(session) = pending.session().and_then(|session| self.sessions.get_mut(session)) {
+            session.pending.push(id);
+        }
         self.pending.insert(id, pending);
         id
     }
@@ -300,6 +353,9 @@ impl<W: World> Core<W> {
         }
         if let Some(task) = pending.task().and_then(|task| self.tasks.get_mut(task)) {
             task.pending.retain(|other| *other != id);
+        }
+        if let Some(session) = pending.session().and_then(|session| self.sessions.get_mut(session)) {
+            session.pending.retain(|other| *other != id);
         }
         if let What::Wait { task, until: Some(until), .. } = &pending.what {
             self.stop_looking(task, until);
@@ -321,17 +377,19 @@ impl<W: World> Core<W> {
                 }
             }
             What::Wait { task, until, .. } => self.wait_is_due(&caller, &task, until.as_deref()),
-            What::Stop { task } => {
+            What::Stop { task, fenced } => {
                 let status = self.tasks.get(&task).map(|task| task.entry.doc.status);
-                let result = StopVerdict::Accepted;
-                self.reply(&caller, &StopResult { id: task, result, status, receipt: None });
+                let bare = StopResult::bare(task, StopVerdict::Accepted, status);
+                self.reply(&caller, &StopResult { fenced, ..bare });
             }
             What::Detach { .. } => self.unanswered(&caller, "it may still be detached"),
             What::Write { .. } => self.unanswered(&caller, "the write may have been accepted"),
             What::Signal { .. } => self.unanswered(&caller, "the signal may have been sent"),
             What::Resize { .. } => self.unanswered(&caller, "the size may have been changed"),
-            What::Events { after, max } => self.answer_events(&caller, after, max),
-            What::StopAll { done, open } => self.finish_stop_all(&caller, done, &open),
+            What::Events { after, max, only } => self.answer_events(&caller, &only, after, max),
+            What::StopMany(many) => self.finish_many(&caller, *many),
+            What::Drained { session } => self.answer_drained(&caller, &session),
+            What::Notices { session, max } => self.answer_notices(&caller, &session, max),
             What::Search => {}
             What::Reading { start } => self.go_on_unread(&caller, start),
         }

@@ -88,6 +88,17 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// How much is in the batch, to take back what comes after if that cannot be written.
+    pub(crate) fn mark(&self) -> (usize, usize) {
+        (self.batch.events.len(), self.batch.docs.len())
+    }
+
+    /// What was put since the mark will not be. (Nothing that was there before it is replaced in between.)
+    pub(crate) fn take_back(&mut self, (events, docs): (usize, usize)) {
+        self.batch.events.truncate(events);
+        self.batch.docs.truncate(docs);
+    }
+
     pub(crate) fn put(&mut self, entry: &Entry) {
         self.put_row(Some(entry.to_row()));
     }
@@ -101,14 +112,29 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// The number that the next event will have.
+    pub(crate) fn next_event(&self) -> u64 {
+        self.journal.last_event() + self.batch.events.len() as u64 + 1
+    }
+
     pub(crate) fn emit(&mut self, kind: &str, task: Option<(&str, &str)>, more: Map<String, Value>) {
-        let seq = self.journal.last_event() + self.batch.events.len() as u64 + 1;
+        self.emit_about(kind, task.map(|(id, _)| id), task.map(|(_, session)| session), more);
+    }
+
+    pub(crate) fn emit_about(
+        &mut self,
+        kind: &str,
+        task: Option<&str>,
+        session: Option<&str>,
+        more: Map<String, Value>,
+    ) {
+        let seq = self.next_event();
         self.batch.events.push(belay_journal::EventRow {
             seq,
             at_ms: self.now.wall_ms,
             kind: kind.to_owned(),
-            task: task.map(|(id, _)| id.to_owned()),
-            session: task.map(|(_, session)| session.to_owned()),
+            task: task.map(str::to_owned),
+            session: session.map(str::to_owned),
             body: Value::Object(more).to_string(),
         });
     }

@@ -53,6 +53,21 @@ pub mod bounds {
     pub const TOKEN_BYTES: usize = 200;
     pub const REASON_BYTES: usize = 2_000;
     pub const NOTICES: usize = 50;
+    /// Beyond it a session is refused with `busy`; of ended ones the oldest are forgotten.
+    pub const SESSIONS_OPEN: usize = 10_000;
+    pub const SESSIONS_ENDED: usize = 1_000;
+    pub const LEASE_MS: u64 = 60_000;
+    pub const LEASE_GRACE_MS: u64 = 30_000;
+    pub const LEASE_LEAST_MS: u64 = 100;
+    /// What a session remembers of what did not end properly in it: the last ones.
+    pub const LEFTOVERS: usize = 100;
+    /// Ends that a session's client has not asked for: the oldest are forgotten. And how many one answer carries.
+    pub const NOTICES_PER_SESSION: usize = 10_000;
+    pub const NOTICES_AT_ONCE: usize = 100;
+    /// How deep tasks and sessions may be nested; beyond it a start is refused.
+    pub const DEPTH: usize = 32;
+    /// Beyond it a start is refused with `busy`: each that waits is a process.
+    pub const LANE_QUEUE: usize = 1_000;
     /// The longest clock: a year. Longer ones are mistakes.
     pub const CLOCK_MS: u64 = 366 * 24 * 3_600_000;
     /// A task that is looked up again and again is gone on with after so many at a time.

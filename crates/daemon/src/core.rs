@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use belay_journal::{Batch, Journal};
-use belay_model::{Policy, State, StopOrder, step};
+use belay_model::{Lane, Policy, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
+use belay_protocol::task::Health;
 use belay_record::MemoryLog;
 use serde_json::Map;
 
@@ -19,6 +20,7 @@ use crate::doc::Entry;
 use crate::event::{Action, ClientId, Event, Moment, ShimId};
 use crate::follow::Follow;
 use crate::foreground::KeptMemory;
+use crate::sessions::Session;
 use crate::world::{CrashPoint, World};
 
 /// The daemon's whole state. What is durable is in the journal; the rest can be lost at any instant.
@@ -46,6 +48,12 @@ pub struct Core<W> {
     /// Tasks that were detached in the event at hand.
     pub(crate) released: Vec<String>,
     pub(crate) kept_memory: KeptMemory,
+    /// The standing session, open ones, and the last that have ended.
+    pub(crate) sessions: BTreeMap<String, Session>,
+    /// Lanes that are held, awaited or fenced.
+    pub(crate) lanes: BTreeMap<String, Lane>,
+    /// Tasks that are being stopped with everything below them: nothing new begins there.
+    pub(crate) closing: Vec<String>,
     /// Shims in a row that could not be started or ended before they were ready.
     pub(crate) shim_failures: u32,
     pub(crate) adoption: Option<TimerKey>,
@@ -108,6 +116,10 @@ pub(crate) struct Task {
     pub(crate) output_bytes: u64,
     /// The hardest stop that was asked for, and when the first was.
     pub(crate) stop: Option<(StopOrder, Moment)>,
+    /// Why it counts as stalled.
+    pub(crate) stalled: Option<String>,
+    /// A daemon died before any shim had its start: until when that may be said again.
+    pub(crate) unsaid: Option<TimerKey>,
     /// On which connection somebody waits for it.
     pub(crate) caller: Option<ClientId>,
     /// Until when somebody may come back to it.
@@ -130,12 +142,18 @@ impl Task {
             applied: 0,
             output_bytes: 0,
             stop: None,
+            stalled: None,
+            unsaid: None,
             caller: None,
             caller_due: None,
             memory: None,
             pending: Vec::new(),
             follows: Vec::new(),
         }
+    }
+
+    pub(crate) const fn health(&self) -> Health {
+        if self.stalled.is_some() { Health::Stalled } else { Health::Ok }
     }
 
     /// Its life is going to be told from the first event on, to one that waits for its turn or is being started.
@@ -210,6 +228,10 @@ pub(crate) enum Timer {
     Reach(ShimId),
     /// Whoever waited for the task with this number has not come back.
     Caller(u64),
+    /// The start of the task with this number has not been said again.
+    Start(u64),
+    /// The lease or the grace of the session with this number is over.
+    Lease(u64),
     /// A task that is waited for may have been silent for long enough.
     Silence(u64),
     /// A shim that was told to stop its task may not be at it.
@@ -249,6 +271,9 @@ impl<W: World> Core<W> {
             changed: Vec::new(),
             released: Vec::new(),
             kept_memory: KeptMemory::default(),
+            sessions: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            closing: Vec::new(),
             shim_failures: 0,
             adoption: None,
             burying: 0,
@@ -282,7 +307,7 @@ impl<W: World> Core<W> {
 
     fn dispatch(&mut self, event: Event) {
         match event {
-            Event::ClientCame { client, uid } => self.client_came(client, uid),
+            Event::ClientCame { client, uid, ancestors } => self.client_came(client, uid, &ancestors),
             Event::ClientSaid { client, line } => self.client_said(client, &line),
             Event::ClientWrote { client, bytes } => self.client_wrote(client, bytes),
             Event::ClientGone { client } => self.client_gone(client),
@@ -390,6 +415,8 @@ impl<W: World> Core<W> {
                 Timer::Adopted => self.open_doors(),
                 Timer::Reach(shim) => self.reach_again(shim),
                 Timer::Caller(number) => self.caller_is_due(number),
+                Timer::Start(number) => self.start_is_due(number),
+                Timer::Lease(number) => self.lease_is_due(number),
                 Timer::Silence(pending) => self.silence_is_due(pending),
                 Timer::Doubt(shim) => self.make_sure_of(shim),
                 Timer::Acks => self.actions.append(&mut self.slow_acks.1),
@@ -440,7 +467,9 @@ impl<W: World> Core<W> {
     }
 
     fn watch_idleness(&mut self) {
-        let idle = self.clients.is_empty() && self.tasks.is_empty() && self.phase == Phase::Serving;
+        let is_held = || self.sessions.values().any(|session| session.due.is_some());
+        let idle =
+            self.clients.is_empty() && self.tasks.is_empty() && self.phase == Phase::Serving && !is_held();
         match (idle, self.idle, self.config.idle_exit) {
             (true, None, Some(after)) => {
                 let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);

@@ -8,6 +8,8 @@ use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
 use belay_protocol::task::{OnDisconnect, Size, Status, TaskKind};
 use serde::{Deserialize, Serialize};
 
+use crate::lanes::SeatDoc;
+
 /// Everything that is known of a task and may be stored. The environment is not in here, and never will be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskDoc {
@@ -27,6 +29,14 @@ pub(crate) struct TaskDoc {
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
     pub clocks: Clocks,
+    /// Everything above it, tasks and sessions, from the outermost in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lineage: Vec<String>,
+    /// It outlives its session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<SeatDoc>,
     /// The size that its terminal had last, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,

@@ -32,6 +32,8 @@ pub enum Event {
     ClientCame {
         client: ClientId,
         uid: u32,
+        /// The process that made the connection, and those above it, from the inside out.
+        ancestors: Vec<i32>,
     },
     ClientSaid {
         client: ClientId,

@@ -27,18 +27,22 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         grace_ms,
         output_limit_bytes,
         token: _,
-        parent,
-        parent_token: _,
+        session,
+        keep,
+        lane,
         answer: _,
         follow: _,
     } = params;
     let parts =
         (command, cwd, set_env, name, (stdin, merge), detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
     let policy = (on_timeout, on_disconnect);
-    let mut text = serde_json::to_vec(&(parts, output_limit_bytes, parent, policy)).unwrap_or_default();
-    // Behind the rest, so that starts without one have the hash that earlier daemons noted for them.
+    let mut text = serde_json::to_vec(&(parts, output_limit_bytes, session, policy)).unwrap_or_default();
+    // Behind the rest, so that starts without them have the hash that earlier daemons noted for them.
     if let Some(size) = pty {
         text.extend(serde_json::to_vec(size).unwrap_or_default());
+    }
+    if *keep || lane.is_some() {
+        text.extend(serde_json::to_vec(&(keep, lane)).unwrap_or_default());
     }
     keyed(key, &text)
 }

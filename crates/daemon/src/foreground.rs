@@ -61,8 +61,7 @@ pub(crate) fn detached_by(event: &LifeEvent) -> String {
 impl<W: World> Core<W> {
     pub(crate) fn task_detach(&mut self, caller: &Caller, params: &DetachParams) {
         let found = check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)
-            .and_then(|()| self.resolve(&params.id))
-            .and_then(|id| self.entry(&id));
+            .and_then(|()| self.find(caller, &params.id));
         let entry = match found {
             Ok(entry) => entry,
             Err(error) => return self.fail(caller, error),

@@ -2,8 +2,11 @@
 
 mod daemon;
 mod event;
+mod lane;
 mod output;
+mod session;
 pub(crate) mod task;
 pub(crate) mod task_start;
+pub(crate) mod task_stop;
 pub(crate) mod task_wait;
 pub(crate) mod terminal;

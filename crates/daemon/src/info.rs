@@ -2,6 +2,7 @@
 
 use belay_model::{Cause, Leader, State};
 use belay_protocol::Timestamp;
+use belay_protocol::lane::LaneSeat;
 use belay_protocol::life::{ExitStatus, OutputInfo};
 use belay_protocol::shim::Now;
 use belay_protocol::task::{
@@ -18,6 +19,8 @@ pub(crate) struct Live<'a> {
     pub now: Option<&'a Now>,
     pub processes: Option<&'a Vec<ProcessInfo>>,
     pub output_bytes: u64,
+    /// Its place among those who wait for its lane.
+    pub place: Option<u64>,
 }
 
 pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
@@ -37,7 +40,13 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         cwd: doc.cwd.clone(),
         session: entry.session.clone(),
         parent: entry.parent.clone(),
-        lane: None,
+        lineage: doc.lineage.clone(),
+        lane: doc.lane.as_ref().map(|seat| LaneSeat {
+            name: seat.name.clone(),
+            generation: seat.generation,
+            place: live.place,
+        }),
+        keep: doc.keep,
         started_at: Timestamp(entry.started_ms),
         ended_at: end.map(|end| Timestamp(end.ended_at_ms)),
         pid: doc.leader.map(|leader| leader.pid),

@@ -1,7 +1,9 @@
 //! The daemon: one per home. It keeps the registry and the journal, hands tasks to shims, adopts them after a crash,
 //! and answers clients. It holds no process itself: that is the shims' work, and it may die at any instant.
 
+mod admission;
 mod adopt;
+mod again;
 mod answer;
 mod commit;
 pub mod config;
@@ -14,11 +16,15 @@ mod foreground;
 mod handlers;
 mod info;
 mod io;
+mod lanes;
 mod life;
 mod lines;
+mod notices;
 mod pool;
 mod record;
 mod retention;
+mod rights;
+mod sessions;
 mod stray;
 pub mod world;
 

@@ -14,7 +14,7 @@ use belay_record::convert::{Wire as _, event_from_wire, outcome_info, status};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Pending, What};
-use crate::core::{Core, ShimStage};
+use crate::core::{Core, ShimStage, Task};
 use crate::event::{Action, Moment, ShimId};
 use crate::foreground::detached_by;
 use crate::handlers::task::not_running;
@@ -154,11 +154,35 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// A task waits for its turn: whoever asked for it in the background has its id now; whoever waits for its end hears of it.
+    pub(crate) fn answer_queued(&mut self, id: &str) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.shim.is_some()) else { return };
+        if !matches!(task.state, State::Queued { .. }) {
+            return;
+        }
+        for pending in task.pending.clone() {
+            let Some(Pending { what: What::Start { when, .. }, caller, .. }) = self.pending.get(&pending)
+            else {
+                continue;
+            };
+            let (when, caller) = (*when, caller.clone());
+            let Some(info) = self.live_info(id, false, None) else { return };
+            match when {
+                AnswerWhen::Started => {
+                    self.take_pending(pending);
+                    self.reply(&caller, &info);
+                }
+                AnswerWhen::Ended => self.notify(caller.client, notify::TASK_QUEUED, &info),
+            }
+        }
+    }
+
     /// The end: durable first, then everybody who waited hears of it, then the shim may forget.
     pub(crate) fn finish_task(&mut self, id: &str) {
         let Some(task) = self.tasks.remove(id) else { return };
         self.put(&task.entry);
         self.expect_nobody(task.caller_due);
+        self.expect_nobody(task.unsaid);
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
             shim.task = None;
@@ -172,10 +196,14 @@ impl<W: World> Core<W> {
             acks.push(Action::ToShim { shim, message: ToShim::Ack { task: id.to_owned() } });
             acks.push(Action::Reach(CrashPoint::AfterAck));
         }
+        let info = task_info(&task.entry, Live::default());
+        self.leave_lane(&task.entry, &info);
+        let told = self.is_told(&task, &info);
+        let seq = self.end_number(id);
+        self.note_end(&task.entry, &info, seq, told);
         // Said only when durable: a daemon that dies now says it again, and says the same. (Where the disk is full it is
         // said nevertheless, and the shim keeps it.)
         self.commit_or_retry();
-        let info = task_info(&task.entry, Live::default());
         if !info.output.on_disk {
             self.keep_memory(id, info.output.bytes, task.memory);
         }
@@ -187,11 +215,40 @@ impl<W: World> Core<W> {
                 self.answer_ended(pending, &info, &task.follows);
             }
         }
-        self.one_of_all_ended(&info);
+        self.one_of_many_ended(&info);
+        self.serve_sessions_of(&task.entry);
         for follow in task.follows {
             self.end_follow(follow, info.output.bytes);
         }
         self.ended_since_gc += 1;
+    }
+
+    /// The number of the event that tells the end of this task.
+    fn end_number(&self, id: &str) -> u64 {
+        let is_it = |event: &&belay_journal::EventRow| {
+            event.task.as_deref() == Some(id) && event.kind == "task.ended"
+        };
+        self.batch
+            .events
+            .iter()
+            .rev()
+            .find(is_it)
+            .map_or_else(|| self.journal.last_event(), |event| event.seq)
+    }
+
+    /// Whether the client of the task's session hears of its end anyway: it waits for it, or has stopped it itself.
+    fn is_told(&self, task: &Task, info: &TaskInfo) -> bool {
+        let session = &task.entry.session;
+        let own = format!("session:{session}");
+        let actor = info.outcome.as_ref().and_then(|outcome| outcome.actor.as_deref());
+        let is_own = |actor: &str| {
+            actor.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        let waits = |id: &u64| {
+            let pending = self.pending.get(id).filter(|pending| pending.awaited().is_some());
+            pending.is_some_and(|pending| self.speaks_for(pending.caller.client, session))
+        };
+        actor.is_some_and(is_own) || task.pending.iter().any(waits)
     }
 
     fn answer_ended(&mut self, pending: Pending, info: &TaskInfo, follows: &[u64]) {
@@ -212,7 +269,7 @@ impl<W: World> Core<W> {
             What::Wait { until, .. } => {
                 self.answer_wait(&caller, info.clone(), Met::Ended, until.as_deref(), None);
             }
-            What::Stop { .. } => self.reply(&caller, &stop_result(info)),
+            What::Stop { fenced, .. } => self.reply(&caller, &StopResult { fenced, ..stop_result(info) }),
             What::Write { .. } => {
                 let error =
                     RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id");
@@ -220,7 +277,12 @@ impl<W: World> Core<W> {
             }
             What::Signal { .. } => self.fail(&caller, not_running()),
             What::Resize { task } => self.fail(&caller, no_terminal_now(&task)),
-            What::Events { .. } | What::StopAll { .. } | What::Search | What::Reading { .. } => {}
+            What::Events { .. }
+            | What::StopMany(_)
+            | What::Drained { .. }
+            | What::Notices { .. }
+            | What::Search
+            | What::Reading { .. } => {}
         }
     }
 
@@ -370,7 +432,7 @@ pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
     // Without a receipt the stop came too late: the command had ended by itself. Of a lost one nobody knows.
     let accepted = receipt.is_some() || info.status == Status::Lost;
     let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
-    StopResult { id: info.id.clone(), result, status: Some(info.status), receipt }
+    StopResult { receipt, ..StopResult::bare(info.id.clone(), result, Some(info.status)) }
 }
 
 /// An event of a life as it stands in the record: its type and what is special to it. Signals are in the receipt.

@@ -44,7 +44,7 @@ pub(crate) fn told(reading: &ReadResult) -> Option<LineInfo> {
 
 /// The start of the one command that the line runs in the background. It is the same whether or not background was asked
 /// for: nobody waits for it, its limit for the foreground does not apply, and it reads nothing, as behind an `&`.
-pub(crate) fn detached(params: StartParams, command: Bytes) -> StartParams {
+fn detached(params: StartParams, command: Bytes) -> StartParams {
     let shell = match params.command {
         Command::Line { shell, .. } => shell,
         Command::Argv(_) => None,
@@ -58,6 +58,14 @@ pub(crate) fn detached(params: StartParams, command: Bytes) -> StartParams {
         answer: AnswerWhen::Started,
         follow: false,
         ..params
+    }
+}
+
+/// The start as it is meant: of the command that its line runs in the background, if that is all it does.
+pub(crate) fn meant(params: StartParams, command: Option<Bytes>) -> StartParams {
+    match command {
+        Some(command) => detached(params, command),
+        None => params,
     }
 }
 

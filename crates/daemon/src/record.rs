@@ -8,11 +8,12 @@ use belay_protocol::task::TaskInfo;
 use crate::core::Core;
 use crate::doc::Entry;
 use crate::info::{Live, task_info};
+use crate::rights::Scope;
 use crate::world::World;
 
 impl<W: World> Core<W> {
     /// The full id for what somebody typed.
-    pub(crate) fn resolve(&self, text: &str) -> Result<String, RpcError> {
+    pub(crate) fn resolve(&self, scope: &Scope, text: &str) -> Result<String, RpcError> {
         if TaskId::parse(text).is_ok() {
             return Ok(text.to_owned());
         }
@@ -20,7 +21,10 @@ impl<W: World> Core<W> {
             let hint = "an id looks like sh-3kq7w0x2m9d4c8ab; belay ps -a lists them";
             return Err(RpcError::new(ErrorKind::NotFound, "that is no task id").field("id").hint(hint));
         }
-        let ids = self.journal.resolve(text, 10).map_err(|error| journal_error(&error))?;
+        let mut ids = self.journal.resolve(text, 10).map_err(|error| journal_error(&error))?;
+        if *scope != Scope::Person {
+            ids.retain(|id| self.entry(id).is_ok_and(|entry| scope.covers_task(&entry)));
+        }
         match ids.as_slice() {
             [id] => Ok(id.clone()),
             [] => Err(not_found(text)),
@@ -69,6 +73,7 @@ impl<W: World> Core<W> {
             now,
             processes: processes.as_ref(),
             output_bytes: task.output_bytes,
+            place: self.place_in_lane(&task.entry),
         };
         Some(task_info(&task.entry, live))
     }

@@ -16,6 +16,7 @@ use crate::doc::{Entry, ShimDoc, TaskDoc};
 use crate::event::{Action, ShimId};
 use crate::info::typed;
 use crate::life::object;
+use crate::sessions::STANDING;
 use crate::world::World;
 
 impl<W: World> Core<W> {
@@ -93,6 +94,9 @@ impl<W: World> Core<W> {
             detached_by: None,
             on_disconnect: belay_protocol::task::OnDisconnect::default(),
             clocks: spec.clocks,
+            lineage: Vec::new(),
+            keep: false,
+            lane: None,
             pty: spec.pty,
             fingerprint: None,
             proof: String::new(),
@@ -108,7 +112,7 @@ impl<W: World> Core<W> {
             id: task_id.to_owned(),
             number: self.next_task_number(),
             token: None,
-            session: Self::STANDING_SESSION.to_owned(),
+            session: STANDING.to_owned(),
             parent: None,
             name: None,
             started_ms: spec.started_ms,

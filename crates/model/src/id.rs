@@ -1,4 +1,4 @@
-//! Task ids: opaque, unguessable, safe in a path. Making randomness is not done here; it is handed in.
+//! Ids of tasks and sessions: opaque, unguessable, safe in a path. Making randomness is not done here; it is handed in.
 
 use std::fmt;
 
@@ -45,35 +45,68 @@ impl std::error::Error for BadId {}
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const BODY_CHARS: usize = 16;
 
+/// Sixteen characters that carry eighty random bits, behind a prefix.
+fn encode(prefix: &str, random: [u8; 10]) -> String {
+    let mut text = String::with_capacity(prefix.len() + BODY_CHARS);
+    text.push_str(prefix);
+    let mut bits: u32 = 0;
+    let mut held = 0;
+    for byte in random {
+        bits = (bits << 8) | u32::from(byte);
+        held += 8;
+        while held >= 5 {
+            held -= 5;
+            text.push(char::from(ALPHABET[((bits >> held) & 31) as usize]));
+        }
+    }
+    text
+}
+
+/// Whether the text is what follows a prefix, or the beginning of it.
+fn is_body(text: &str) -> bool {
+    !text.is_empty() && text.len() <= BODY_CHARS && text.bytes().all(|b| ALPHABET.contains(&b))
+}
+
+/// The id of a session: `se-` and sixteen characters that carry eighty random bits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(String);
+
+impl SessionId {
+    const PREFIX: &str = "se-";
+
+    pub fn from_random(random: [u8; 10]) -> Self {
+        Self(encode(Self::PREFIX, random))
+    }
+
+    /// Whether the text could be the beginning of an id, or a whole one.
+    pub fn is_prefix(text: &str) -> bool {
+        text.strip_prefix(Self::PREFIX).is_some_and(is_body)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl TaskId {
     pub fn from_random(kind: Kind, random: [u8; 10]) -> Self {
-        let mut text = String::with_capacity(kind.prefix().len() + BODY_CHARS);
-        text.push_str(kind.prefix());
-        let mut bits: u32 = 0;
-        let mut held = 0;
-        for byte in random {
-            bits = (bits << 8) | u32::from(byte);
-            held += 8;
-            while held >= 5 {
-                held -= 5;
-                text.push(char::from(ALPHABET[((bits >> held) & 31) as usize]));
-            }
-        }
-        Self(text)
+        Self(encode(kind.prefix(), random))
     }
 
     pub fn parse(text: &str) -> Result<Self, BadId> {
         let body = text.strip_prefix("sh-").or_else(|| text.strip_prefix("ag-")).ok_or(BadId)?;
-        let good = body.len() == BODY_CHARS && body.bytes().all(|b| ALPHABET.contains(&b));
-        if good { Ok(Self(text.to_owned())) } else { Err(BadId) }
+        if body.len() == BODY_CHARS && is_body(body) { Ok(Self(text.to_owned())) } else { Err(BadId) }
     }
 
     /// Whether the text could be the beginning of an id, so that it is worth looking up.
     pub fn is_prefix(text: &str) -> bool {
-        let Some(body) = text.strip_prefix("sh-").or_else(|| text.strip_prefix("ag-")) else {
-            return false;
-        };
-        !body.is_empty() && body.len() <= BODY_CHARS && body.bytes().all(|b| ALPHABET.contains(&b))
+        text.strip_prefix("sh-").or_else(|| text.strip_prefix("ag-")).is_some_and(is_body)
     }
 
     pub fn as_str(&self) -> &str {
@@ -104,6 +137,8 @@ mod tests {
             prop_assert_eq!(TaskId::parse(id.as_str()), Ok(id.clone()));
             prop_assert_eq!(id.kind(), kind);
             prop_assert!(id.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+            let session = SessionId::from_random(random);
+            prop_assert!(SessionId::is_prefix(session.as_str()) && !TaskId::is_prefix(session.as_str()));
         }
 
         #[test]

@@ -205,6 +205,34 @@ fn printable_command(cmdline: &[u8], stat_line: &[u8]) -> String {
         .collect()
 }
 
+/// The process and everybody above it, from the inside out. None if it is gone, an error if there is no descriptor to look with.
+///
+/// A parent that ends while this looks gives its children to somebody else: then it is begun anew, so that nobody is taken for
+/// an outsider who is not.
+pub fn ancestors(pid: Pid) -> io::Result<Option<Vec<Pid>>> {
+    const TRIES: usize = 50;
+    for _ in 0..TRIES {
+        let mut found = vec![pid];
+        let Some(own) = stat(pid) else { break };
+        let mut next = own.ppid;
+        loop {
+            if next <= 0 {
+                return Ok(Some(found));
+            }
+            found.push(next);
+            match stat(next) {
+                Some(above) => next = above.ppid,
+                None => break,
+            }
+        }
+    }
+    // One whose parents die faster than they can be looked at is nobody that can be trusted.
+    if rustix::fs::access(format!("/proc/{pid}/stat"), rustix::fs::Access::EXISTS).is_ok() {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    Ok(None)
+}
+
 /// Whether exactly this process still runs: the same number, the same start time, and not dead.
 pub fn is_alive(id: Identity) -> bool {
     stat(id.pid).is_some_and(|stat| stat.identity == id && !stat.is_dead())

@@ -8,12 +8,37 @@ use crate::task::StopResult;
 use crate::time::Timestamp;
 
 /// The first call on every connection: until it is answered, nothing else is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HelloParams {
     /// The client's name and version, for the daemon's log.
     pub client: String,
     /// The client protocol that the caller speaks.
     pub protocol: u32,
+    /// The token of a session or of a task: everything on this connection is then done in its name, and only what is below it
+    /// can be seen. What runs inside a task is taken as that task, with a token or without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for HelloParams {
+    /// Without the token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HelloParams").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// In whose name a connection speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ScopeInfo {
+    /// A person at the command line, or a program of theirs: sees all of theirs.
+    Person,
+    Session {
+        id: String,
+    },
+    Task {
+        id: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +48,12 @@ pub struct HelloResult {
     pub pid: i32,
     pub home: Bytes,
     pub capabilities: Vec<String>,
+    #[serde(default = "person")]
+    pub scope: ScopeInfo,
+}
+
+const fn person() -> ScopeInfo {
+    ScopeInfo::Person
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::lane::FenceInfo;
+
 /// What went wrong, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -23,6 +25,12 @@ pub enum ErrorKind {
     /// What was asked for has been removed by the rules of retention; `data.from` says where one can go on.
     Expired,
     TooLarge,
+    /// The lane is held by somebody else; `ids` names the task.
+    LaneHeld,
+    /// The caller may not have this lane any more; `data.fence` says who fenced it, when and why.
+    Fenced,
+    /// A limit of the session or of the configuration is reached; nothing was started.
+    Limit,
     /// A bound of the daemon is reached: connections, tasks, descriptors.
     Busy,
     /// The call's deadline passed before an answer was there.
@@ -53,6 +61,9 @@ impl ErrorKind {
             Self::DiskFull => -32010,
             Self::Version => -32011,
             Self::ShuttingDown => -32012,
+            Self::LaneHeld => -32013,
+            Self::Fenced => -32014,
+            Self::Limit => -32015,
         }
     }
 }
@@ -75,17 +86,21 @@ pub struct ErrorData {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The ids that fitted, for `ambiguous`; the task that has the token, for `conflict`.
+    /// The ids that fitted, for `ambiguous`; the task that has the token, for `conflict`; the holder, for `lane_held`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
     /// Where a reader can go on, for `expired`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
+    /// Who may not have the lane any more and why, for `fenced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FenceInfo>,
 }
 
 impl RpcError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let data = Box::new(ErrorData { kind, field: None, hint: None, ids: Vec::new(), from: None });
+        let data =
+            Box::new(ErrorData { kind, field: None, hint: None, ids: Vec::new(), from: None, fence: None });
         Self { code: kind.code(), message: message.into(), data }
     }
 
@@ -105,6 +120,11 @@ impl RpcError {
 
     pub fn ids(mut self, ids: Vec<String>) -> Self {
         self.data.ids = ids;
+        self
+    }
+
+    pub fn fence(mut self, fence: FenceInfo) -> Self {
+        self.data.fence = Some(fence);
         self
     }
 

@@ -12,7 +12,8 @@ pub struct EventInfo {
     pub seq: u64,
     pub at: Timestamp,
     /// `task.created`, `task.started`, `task.leader_exited`, `task.stopping`, `task.ended`, `task.removed`,
-    /// `task.adopted`, `daemon.started`, `daemon.stopping`, `daemon.notice`.
+    /// `task.adopted`, `session.opened`, `session.lapsed`, `session.regained`, `session.ending`, `session.ended`, `lane.queued`,
+    /// `lane.granted`, `lane.left`, `lane.fenced`, `lane.released`, `daemon.started`, `daemon.stopping`, `daemon.notice`.
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,6 +36,27 @@ pub struct ReadParams {
     /// If there is none yet, wait so long for one; at most one minute.
     #[serde(default)]
     pub wait_ms: u64,
+    #[serde(default, skip_serializing_if = "Filter::is_none")]
+    pub only: Filter,
+}
+
+/// Which events are wanted. What is not said does not restrict; numbers go on as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// `task.ended`, or all of a kind: `task.*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub types: Vec<String>,
+}
+
+impl Filter {
+    pub fn is_none(&self) -> bool {
+        self.task.is_none() && self.session.is_none() && self.types.is_empty()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,6 +74,8 @@ pub struct ReadResult {
 pub struct FollowParams {
     #[serde(default)]
     pub after: u64,
+    #[serde(default, skip_serializing_if = "Filter::is_none")]
+    pub only: Filter,
 }
 
 /// The answer to `event/follow`; what follows are `event/item` notifications, each an [`EventInfo`].

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorKind, RpcError};
-use crate::{daemon, event, output, shell, task};
+use crate::{daemon, event, lane, output, session, shell, task};
 
 /// One method: a name and the types that go with it.
 pub trait Method {
@@ -80,6 +80,23 @@ methods! {
     DaemonStop = "daemon/stop" (daemon::StopParams) -> daemon::StopDaemonResult;
     /// Remove what the rules of retention no longer keep.
     DaemonGc = "daemon/gc" (daemon::GcParams) -> daemon::GcResult;
+    /// Open a session: a scope of its own, held by a lease.
+    SessionOpen = "session/open" (session::OpenParams) -> session::OpenResult;
+    /// Hold it on, or regain it.
+    SessionRenew = "session/renew" (session::RenewParams) -> session::SessionInfo;
+    /// End it; its policy is applied.
+    SessionClose = "session/close" (session::CloseParams) -> session::CloseResult;
+    SessionGet = "session/get" (session::GetParams) -> session::SessionInfo;
+    /// Sessions, newest first.
+    SessionList = "session/list" (session::ListParams) -> session::ListResult;
+    /// Wait until nothing in it works any more.
+    SessionWait = "session/wait" (session::WaitParams) -> session::WaitResult;
+    /// The ends that the session has not been told of yet, each until it is acknowledged.
+    SessionNotices = "session/notices" (session::NoticesParams) -> session::NoticesResult;
+    /// The lanes, who holds them, who waits for them, and who may not have them.
+    LaneList = "lane/list" (lane::ListParams) -> lane::ListResult;
+    /// Let a fenced owner have the lane again.
+    LaneRelease = "lane/release" (lane::ReleaseParams) -> lane::ReleaseResult;
     /// Start a command as a task.
     TaskStart = "task/start" (task::StartParams) -> task::TaskInfo;
     /// One task, with its processes.
@@ -121,6 +138,8 @@ methods! {
 /// The names of notifications from the daemon.
 pub mod notify {
     pub const TASK_STARTED: &str = "task/started";
+    /// A task that is waited for waits for its turn in its lane.
+    pub const TASK_QUEUED: &str = "task/queued";
     pub const OUTPUT_CHUNK: &str = "output/chunk";
     pub const OUTPUT_END: &str = "output/end";
     pub const EVENT_ITEM: &str = "event/item";

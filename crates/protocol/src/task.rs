@@ -1,5 +1,6 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
+mod stop;
 mod wait;
 
 use std::collections::BTreeMap;
@@ -8,10 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
+use crate::lane::{LaneParams, LaneSeat};
 use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, SurvivorInfo};
 use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
+pub use stop::{StopParams, StopResult, StopVerdict};
 pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
 
 /// What to run: `argv`, or a `line` for a shell.
@@ -125,11 +128,15 @@ pub struct StartParams {
     /// Two starts with the same token are one task.
     #[serde(default)]
     pub token: Option<String>,
-    /// The caller's own task, proved by `parent_token`.
-    #[serde(default)]
-    pub parent: Option<String>,
-    #[serde(default)]
-    pub parent_token: Option<String>,
+    /// The session it belongs to, if not the caller's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// It outlives its session, whatever the session's policy says. Not for whoever runs inside the session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// The seat it wants to hold, alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<LaneParams>,
     #[serde(default)]
     pub answer: AnswerWhen,
     /// Send the output to this connection as `output/chunk` notifications.
@@ -225,7 +232,14 @@ pub struct TaskInfo {
     pub cwd: Bytes,
     pub session: String,
     pub parent: Option<String>,
-    pub lane: Option<String>,
+    /// Everything above it, tasks and sessions, from the outermost in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lineage: Vec<String>,
+    /// The seat that it holds, held, or waits for.
+    pub lane: Option<LaneSeat>,
+    /// It outlives its session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
     pub started_at: Timestamp,
     pub ended_at: Option<Timestamp>,
     pub pid: Option<i32>,
@@ -366,47 +380,6 @@ pub struct ListResult {
     pub tasks: Vec<TaskInfo>,
     #[serde(default)]
     pub next_cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StopParams {
-    pub id: String,
-    /// Default: terminate.
-    #[serde(default)]
-    pub level: Option<StopLevel>,
-    #[serde(default)]
-    pub grace_ms: Option<u64>,
-    #[serde(default)]
-    pub reason: Option<String>,
-    /// Who asks, as the caller names itself; the user is always added.
-    #[serde(default)]
-    pub actor: Option<String>,
-    /// Answer when the tree is empty (or given up on), with the receipt. Default: true.
-    #[serde(default = "yes")]
-    pub wait: bool,
-}
-
-const fn yes() -> bool {
-    true
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StopVerdict {
-    Accepted,
-    AlreadyEnded,
-    NotFound,
-    NotPermitted,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct StopResult {
-    pub id: String,
-    pub result: StopVerdict,
-    /// The status after the stop.
-    pub status: Option<Status>,
-    pub receipt: Option<Receipt>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -32,8 +32,11 @@ pub const TASK_HOME: &str = "BELAY_TASK_HOME";
 /// Set in every task: the session it belongs to.
 pub const SESSION: &str = "BELAY_SESSION";
 
-/// Set in every task: a token that proves to be this task, so that what it starts becomes its child.
+/// Set in every task: a token that proves to be this task. With the token of a session, everything is done in its name.
 pub const TOKEN: &str = "BELAY_TOKEN";
+
+/// The home of the daemon that gave the token, where that is not said by `BELAY_TASK_HOME`: it is shown to no other.
+pub const TOKEN_HOME: &str = "BELAY_TOKEN_HOME";
 
 /// The real shell behind `belay shell`. Default: the first of the name it is called by, or bash, or sh, in PATH.
 pub const SHELL: &str = "BELAY_SHELL";

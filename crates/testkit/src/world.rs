@@ -170,7 +170,7 @@ impl World {
     }
 
     pub fn places(&self) -> Places {
-        Places { home: self.home.clone(), runtime_dir: self.home.join("run") }
+        Places::new(self.home.clone(), self.home.join("run"))
     }
 
     /// A connection over which any call can be made; the daemon is started if there is none.
@@ -183,6 +183,13 @@ impl World {
         }
         self.belay(["up"]).ok();
         Client::connect(&self.places()).unwrap()
+    }
+
+    /// A connection that speaks in the name of a session or a task.
+    #[track_caller]
+    pub fn client_as(&self, token: &str) -> Client {
+        drop(self.client());
+        Client::connect(&Places { token: Some(token.to_owned()), ..self.places() }).unwrap()
     }
 
     /// What a start needs, for the caller to change: the command, and nothing of our environment but this world's mark.
@@ -210,8 +217,9 @@ impl World {
             grace_ms: None,
             output_limit_bytes: None,
             token: None,
-            parent: None,
-            parent_token: None,
+            session: None,
+            keep: false,
+            lane: None,
             answer: AnswerWhen::Started,
             follow: false,
         }
@@ -280,7 +288,7 @@ impl World {
         let mut client = self.client();
         let (mut after, mut all) = (0, Vec::new());
         loop {
-            let params = event::ReadParams { after, max: None, wait_ms: 0 };
+            let params = event::ReadParams { after, ..event::ReadParams::default() };
             let page = client.call::<EventRead>(&params).unwrap();
             if page.events.is_empty() {
                 return all;

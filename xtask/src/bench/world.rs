@@ -38,7 +38,7 @@ pub(crate) fn scratch() -> Outcome<PathBuf> {
 impl World {
     pub(crate) fn new() -> Outcome<Self> {
         let home = scratch()?;
-        let world = Self { places: Places { runtime_dir: home.join("run"), home }, exe: exe()? };
+        let world = Self { places: Places::new(home.clone(), home.join("run")), exe: exe()? };
         world.start_daemon()?;
         Ok(world)
     }

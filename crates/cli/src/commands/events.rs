@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
-use belay_protocol::event::{EventInfo, FollowParams, ReadParams};
+use belay_protocol::event::{EventInfo, Filter, FollowParams, ReadParams};
 use belay_protocol::methods::{EventFollow, EventRead, notify};
 use serde_json::Value;
 
@@ -33,18 +33,22 @@ fn read(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
     let mut last = None;
     loop {
         let page = client
-            .call::<EventRead>(&ReadParams { after, max: None, wait_ms: 0 })
+            .call::<EventRead>(&ReadParams { after, max: None, wait_ms: 0, only: only(args) })
             .map_err(|error| explain_expired(error.into()))?;
         for event in &page.events {
             show(event, args.json, context)?;
         }
         // What was there when we began; a busy daemon would never let us end otherwise.
         let last = *last.get_or_insert(page.last);
-        if page.events.is_empty() || page.next <= after || page.next >= last {
+        if page.next <= after || page.next >= last {
             return Ok(());
         }
         after = page.next;
     }
+}
+
+fn only(args: &EventsArgs) -> Filter {
+    Filter { task: args.task.clone(), session: args.session.clone(), types: args.types.clone() }
 }
 
 /// From here one can go on: that is the hint, whatever else the daemon says.
@@ -64,7 +68,7 @@ fn follow(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
     loop {
         let before = after;
         let mut client = context.connect()?;
-        let error = match follow_once(&mut client, args.json, &mut after, context) {
+        let error = match follow_once(&mut client, args, &mut after, context) {
             Ok(never) => match never {},
             Err(error) => error,
         };
@@ -87,11 +91,11 @@ fn follow(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
 
 fn follow_once(
     client: &mut Client,
-    json: bool,
+    args: &EventsArgs,
     after: &mut u64,
     context: &mut Context,
 ) -> Result<std::convert::Infallible, CliError> {
-    client.call::<EventFollow>(&FollowParams { after: *after })?;
+    client.call::<EventFollow>(&FollowParams { after: *after, only: only(args) })?;
     loop {
         let said = client.next_notification(None)?;
         if said.method != notify::EVENT_ITEM {
@@ -102,7 +106,7 @@ fn follow_once(
         })?;
         if event.seq > *after {
             *after = event.seq;
-            show(&event, json, context)?;
+            show(&event, args.json, context)?;
         }
         if !client.has_buffered() {
             context.out.flush()?;
@@ -123,7 +127,7 @@ fn show(event: &EventInfo, json: bool, context: &mut Context) -> Result<(), CliE
 pub(crate) fn line(event: &EventInfo, limit: Option<usize>, colour: bool) -> String {
     let head = format!("{:>6}  {}  ", event.seq, event.at);
     let kind = format!("{:<20}", one_line(&event.kind));
-    let mut rest = event.task.as_deref().unwrap_or("-").to_owned();
+    let mut rest = event.task.as_deref().or(event.session.as_deref()).unwrap_or("-").to_owned();
     for (name, value) in &event.more {
         let _ = write!(rest, "  {name}={}", value_text(value));
     }
@@ -149,8 +153,10 @@ fn value_text(value: &Value) -> String {
 fn kind_style(event: &EventInfo) -> Style {
     match event.kind.as_str() {
         "task.started" | "task.adopted" => Style::Good,
-        "task.stopping" | "daemon.stopping" => Style::Busy,
-        "daemon.notice" => Style::Bad,
+        "task.stopping" | "daemon.stopping" | "session.lapsed" | "session.ending" | "lane.queued" => {
+            Style::Busy
+        }
+        "daemon.notice" | "lane.fenced" => Style::Bad,
         _ => Style::Plain,
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use belay_protocol::Timestamp;
+use belay_protocol::lane::LaneSeat;
 use belay_protocol::methods::TaskGet;
 use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, Size, TaskInfo};
 
@@ -78,7 +79,19 @@ fn identity(block: &mut Block, task: &TaskInfo) {
     block.line("Directory", &task.cwd.to_text_lossy());
     block.line("Session", &task.session);
     block.option("Parent", task.parent.as_deref());
-    block.option("Lane", task.lane.as_deref());
+    block.option("Lane", task.lane.as_ref().map(seat).as_deref());
+    if task.keep {
+        block.line("Keep", "it outlives its session");
+    }
+}
+
+fn seat(seat: &LaneSeat) -> String {
+    match (seat.place, seat.generation) {
+        (Some(1), _) => format!("{}, next in line", seat.name),
+        (Some(place), _) => format!("{}, place {place} in line", seat.name),
+        (None, Some(generation)) => format!("{}, generation {generation}", seat.name),
+        (None, None) => seat.name.clone(),
+    }
 }
 
 fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {

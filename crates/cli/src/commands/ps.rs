@@ -1,5 +1,7 @@
 //! `belay ps`: the tasks that run, or all that are known.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskList;
 use belay_protocol::task::{Health, ListParams, TaskInfo};
@@ -11,6 +13,9 @@ use crate::outcome;
 use crate::ui::human;
 use crate::ui::style::Style;
 use crate::ui::table::{Cell, Column, Table};
+
+/// The session of a person at the command line, which need not be named.
+const STANDING: &str = "user";
 
 pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
@@ -43,7 +48,8 @@ pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> 
         return Ok(0);
     }
     let (width, colour) = (context.term.width, context.term.colour_out);
-    context.out.text(&render(&tasks, args.all, context::now(), width, colour))?;
+    let depths = if args.tree { tree(&mut tasks) } else { vec![0; tasks.len()] };
+    context.out.text(&render(&tasks, &depths, args.all, context::now(), width, colour))?;
     Ok(0)
 }
 
@@ -51,17 +57,44 @@ const fn empty(all: bool) -> &'static str {
     if all { "There are no tasks." } else { "No tasks are running." }
 }
 
+/// Puts each task below what has started it, newest first within one level, and says how deep each is.
+pub(crate) fn tree(tasks: &mut Vec<TaskInfo>) -> Vec<usize> {
+    let known: BTreeSet<String> = tasks.iter().map(|task| task.id.clone()).collect();
+    let above = |task: &TaskInfo| task.lineage.iter().rev().find(|above| known.contains(*above)).cloned();
+    let mut below: BTreeMap<Option<String>, Vec<TaskInfo>> = BTreeMap::new();
+    for task in tasks.drain(..) {
+        below.entry(above(&task)).or_default().push(task);
+    }
+    let mut depths = Vec::new();
+    let mut next: Vec<(TaskInfo, usize)> = Vec::new();
+    let push = |next: &mut Vec<(TaskInfo, usize)>, found: Option<Vec<TaskInfo>>, depth: usize| {
+        next.extend(found.unwrap_or_default().into_iter().rev().map(|task| (task, depth)));
+    };
+    push(&mut next, below.remove(&None), 0);
+    while let Some((task, depth)) = next.pop() {
+        push(&mut next, below.remove(&Some(task.id.clone())), depth + 1);
+        tasks.push(task);
+        depths.push(depth);
+    }
+    depths
+}
+
 pub(crate) fn render(
     tasks: &[TaskInfo],
+    depths: &[usize],
     all: bool,
     now: Timestamp,
     width: Option<usize>,
     colour: bool,
 ) -> String {
     let named = tasks.iter().any(|task| task.name.is_some());
+    let sessions = tasks.iter().any(|task| task.session != STANDING);
     let mut columns = vec![Column::new("ID")];
     if named {
         columns.push(Column::new("NAME").flexible(8));
+    }
+    if sessions {
+        columns.push(Column::new("SESSION"));
     }
     let age = Column::new(if all { "AGE/ENDED" } else { "AGE" });
     columns.extend([
@@ -71,10 +104,13 @@ pub(crate) fn render(
         Column::new("COMMAND").flexible(10),
     ]);
     let mut table = Table::new(columns);
-    for task in tasks {
-        let mut row = vec![Cell::new(&task.id)];
+    for (task, depth) in tasks.iter().zip(depths) {
+        let mut row = vec![Cell::new(&format!("{}{}", "  ".repeat(*depth), task.id))];
         if named {
             row.push(Cell::new(task.name.as_deref().unwrap_or("-")));
+        }
+        if sessions {
+            row.push(Cell::new(if task.session == STANDING { "-" } else { &task.session }));
         }
         row.extend([
             Cell::new(&status(task)).style(style(task)),

@@ -66,7 +66,7 @@ fn start(params: &StartParams, context: &Context) -> Result<TaskInfo, CliError> 
 }
 
 /// Everything the daemon is told. What is wrong is found here, before any daemon is asked.
-fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliError> {
+pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliError> {
     let command = command(args.line, args.shell, args.command)?;
     let name = args.name.map(name).transpose()?;
     let set_env = set_env(args.env)?;
@@ -74,7 +74,6 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         "" => Err(CliError::usage("--token is empty").hint("leave it out, or give any text")),
         _ => Ok(token),
     })?;
-    let parent = caller::parent();
     Ok(StartParams {
         command,
         cwd: caller::directory(args.cwd.as_deref())?.into_os_string().into(),
@@ -102,8 +101,9 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         grace_ms: args.grace.map(millis),
         output_limit_bytes: args.output_limit,
         token: Some(token),
-        parent: parent.id,
-        parent_token: parent.token,
+        session: args.session,
+        keep: args.keep,
+        lane: args.lane,
         answer: if args.detach { AnswerWhen::Started } else { AnswerWhen::Ended },
         follow: !args.detach && !args.json,
     })

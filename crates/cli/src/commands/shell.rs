@@ -81,7 +81,6 @@ fn start_params(
         Input::Nothing | Input::Bytes { .. } | Input::Keys(_) => None,
     };
     let argv = std::iter::once(real.as_os_str().to_owned()).chain(args.iter().cloned());
-    let parent = caller::parent();
     let interactive = at_terminal && is_interactive(args);
     let bridged = (vars::BRIDGED.to_owned(), Bytes::from("1"));
     Ok(StartParams {
@@ -107,8 +106,9 @@ fn start_params(
         grace_ms: None,
         output_limit_bytes: None,
         token: Some(caller::random_token()?),
-        parent: parent.id,
-        parent_token: parent.token,
+        session: None,
+        keep: false,
+        lane: None,
         answer: AnswerWhen::Ended,
         follow: true,
     })

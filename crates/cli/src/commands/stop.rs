@@ -21,6 +21,7 @@ pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError
         grace_ms: args.grace.map(millis),
         reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
         actor: None,
+        cascade: args.cascade,
         wait: true,
     };
     many::each::<TaskStop>(context, &args.ids, ask, |context, id, result| {
@@ -54,7 +55,7 @@ const fn level(args: &StopArgs) -> Option<StopLevel> {
 
 /// "Not found" and "not permitted" are answers, however the daemon words them.
 fn verdict(id: &str, result: Result<StopResult, RpcError>) -> Result<StopResult, RpcError> {
-    let answered = |result| StopResult { id: id.to_owned(), result, status: None, receipt: None };
+    let answered = |result| StopResult::bare(id.to_owned(), result, None);
     match result {
         Err(error) => match error.data.kind {
             ErrorKind::NotFound => Ok(answered(StopVerdict::NotFound)),
@@ -69,15 +70,19 @@ pub(crate) fn exit_code(stopped: &StopResult) -> u8 {
     match stopped.result {
         StopVerdict::NotFound | StopVerdict::NotPermitted => 1,
         StopVerdict::Accepted | StopVerdict::AlreadyEnded => {
+            let below = stopped.below.iter().map(exit_code).max().unwrap_or(0);
             // Not ended by the deadline is not stopped, whatever may come of it later.
             let failed =
                 stopped.status.is_some_and(|status| status == Status::StopFailed || !status.is_ended());
-            if failed { 3 } else { 0 }
+            if failed { 3 } else { below }
         }
     }
 }
 
 fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), CliError> {
+    for below in stopped.below.iter().filter(|_| !json) {
+        context.out.line(&one_line(&line(below)))?;
+    }
     if json {
         context.out.json(stopped)?;
     } else if exit_code(stopped) == 0 {
@@ -85,6 +90,11 @@ fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), C
     } else {
         context.out.flush()?;
         context.note(&line(stopped));
+    }
+    if let Some(fence) = stopped.fenced.as_ref().filter(|_| !json) {
+        context.out.flush()?;
+        let words = format!("{} may not have lane {} any more", fence.owner, fence.lane);
+        context.note(&format!("{words}; belay lanes release {} lets it in again", fence.lane));
     }
     // Each receipt when it comes: the next one may take its whole grace.
     context.out.flush()

@@ -10,21 +10,21 @@ use belay_protocol::vars;
 use crate::args::UpArgs;
 use crate::context::{self, Context};
 use crate::duration;
-use crate::error::CliError;
+use crate::error::{CliError, Kind};
+
+/// How often a daemon that dies at that moment is looked for again.
+const MAX_TRIES: u32 = 5;
 
 pub(crate) fn run(args: &UpArgs, context: &mut Context) -> Result<u8, CliError> {
     let places = context.places()?;
-    let found = match Client::connect(&places) {
-        Ok(client) => Some(client),
-        Err(error) if error.is_absent() => None,
-        Err(error) => return Err(error.into()),
+    let mut tries = 0;
+    let (status, was_there) = loop {
+        match look_or_start(args, &places) {
+            // One that dies while it is asked is followed by another.
+            Err(error) if error.kind == Kind::Disconnected && tries < MAX_TRIES => tries += 1,
+            other => break other?,
+        }
     };
-    let was_there = found.is_some();
-    let mut client = match found {
-        Some(client) => client,
-        None => start(args, &places)?,
-    };
-    let status = client.call::<DaemonStatus>(&StatusParams {})?;
     if args.json {
         context.out.json(&status)?;
         return Ok(0);
@@ -34,6 +34,21 @@ pub(crate) fn run(args: &UpArgs, context: &mut Context) -> Result<u8, CliError> 
         context.note("It was running already, so --idle-exit changes nothing: `belay down` first.");
     }
     Ok(0)
+}
+
+/// How the daemon is, and whether it was there already.
+fn look_or_start(args: &UpArgs, places: &Places) -> Result<(StatusResult, bool), CliError> {
+    let found = match Client::connect(places) {
+        Ok(client) => Some(client),
+        Err(error) if error.is_absent() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let was_there = found.is_some();
+    let mut client = match found {
+        Some(client) => client,
+        None => start(args, places)?,
+    };
+    Ok((client.call::<DaemonStatus>(&StatusParams {})?, was_there))
 }
 
 fn start(args: &UpArgs, places: &Places) -> Result<Client, CliError> {

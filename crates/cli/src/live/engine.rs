@@ -391,6 +391,7 @@ impl<'a> Live<'a> {
     fn notification(&mut self, said: &Notification) -> Result<(), CliError> {
         match said.method.as_str() {
             notify::TASK_STARTED => self.id = Some(read::<Started>(&said.params)?.id),
+            notify::TASK_QUEUED => self.queued(&read::<TaskInfo>(&said.params)?),
             notify::OUTPUT_CHUNK => {
                 let new: ChunkNotification = read(&said.params)?;
                 let pieces = self.cursor.take(new.chunks, &new.gaps, new.next);
@@ -400,6 +401,15 @@ impl<'a> Live<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// It waits for its turn. It has a name already, by which it can be given up.
+    fn queued(&mut self, task: &TaskInfo) {
+        let place = task.lane.as_ref().and_then(|seat| seat.place.map(|place| (place, &seat.name)));
+        if let (Some((place, lane)), None, true) = (place, &self.id, self.context.term.stderr) {
+            self.say(&format!("belay: {} waits for lane {lane}, at place {place}", task.id));
+        }
+        self.id = Some(task.id.clone());
     }
 
     fn response(&mut self, response: Response) -> Result<(), CliError> {

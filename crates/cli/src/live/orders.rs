@@ -104,6 +104,7 @@ impl Live<'_> {
             "belay run was told to terminate"
         };
         let params = StopParams {
+            cascade: false,
             id: id.clone(),
             level: Some(level),
             grace_ms: None,

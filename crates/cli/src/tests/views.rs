@@ -22,16 +22,16 @@ fn ps_for_a_terminal() {
     let mut stalled = running();
     stalled.health = Health::Stalled;
     let tasks = [running(), stalled, crowded(), exited(0), exited(2), died(11), cancelled()];
-    insta::assert_snapshot!(ps::render(&tasks, true, NOW, Some(80), false));
+    insta::assert_snapshot!(ps::render(&tasks, &[0; 9], true, NOW, Some(80), false));
     insta::assert_snapshot!(
         "ps_colours",
-        ps::render(&tasks[..1], false, NOW, Some(60), true).replace('\x1b', "^")
+        ps::render(&tasks[..1], &[0], false, NOW, Some(60), true).replace('\x1b', "^")
     );
 }
 
 #[test]
 fn ps_for_a_file() {
-    insta::assert_snapshot!(ps::render(&[running(), crowded()], false, NOW, None, false));
+    insta::assert_snapshot!(ps::render(&[running(), crowded()], &[0, 1], false, NOW, None, false));
 }
 
 #[test]
@@ -47,7 +47,8 @@ fn inspect_blocks() {
 
 #[test]
 fn receipts() {
-    let answer = |result, status, receipt| StopResult { id: "sh-4f".into(), result, status, receipt };
+    let answer =
+        |result, status, receipt| StopResult { receipt, ..StopResult::bare("sh-4f".into(), result, status) };
     let answers = [
         answer(StopVerdict::Accepted, Some(Status::Cancelled), Some(receipt())),
         answer(StopVerdict::Accepted, Some(Status::Completed), Some(receipt())),
@@ -138,7 +139,7 @@ fn daemon_status() -> StatusResult {
 #[test]
 fn the_daemon() {
     insta::assert_snapshot!("status", status::render(&daemon_status(), NOW, false));
-    let places = Places { home: "/h".into(), runtime_dir: "/r".into() };
+    let places = Places::new("/h".into(), "/r".into());
     insta::assert_snapshot!("up", up::render(&daemon_status(), &places, false));
 }
 

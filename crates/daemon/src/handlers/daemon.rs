@@ -6,19 +6,21 @@ use belay_protocol::daemon::{
     StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::task::{StopResult, StopVerdict};
+use belay_protocol::task::StopResult;
 use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
 
 use super::task_start::check_clock;
+use super::task_stop::{StopMany, Then};
 use crate::answer::{Caller, What};
 use crate::core::{Core, ShimStage};
 use crate::record::journal_error;
+use crate::rights::Scope;
 use crate::world::World;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What this daemon can do, for clients that can do more than one thing.
-const CAPABILITIES: &[&str] = &["tasks", "output", "events", "idempotency", "stdin"];
+const CAPABILITIES: &[&str] = &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes"];
 
 impl<W: World> Core<W> {
     pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) {
@@ -36,13 +38,17 @@ impl<W: World> Core<W> {
             let error = RpcError::new(ErrorKind::Version, message).field("protocol").hint(hint);
             return self.fail(caller, error);
         }
-        self.greeted(caller.client);
+        let scope = match self.greet(caller.client, params.token.as_deref()) {
+            Ok(scope) => scope,
+            Err(error) => return self.fail(caller, error),
+        };
         let result = HelloResult {
             version: VERSION.to_owned(),
             protocol: CLIENT_PROTOCOL,
             pid: own_pid(),
             home: Bytes::from(self.config.home.clone().into_os_string()),
             capabilities: CAPABILITIES.iter().map(|&text| text.to_owned()).collect(),
+            scope: scope.info(),
         };
         self.reply(caller, &result);
     }
@@ -69,12 +75,16 @@ impl<W: World> Core<W> {
                 .config
                 .idle_exit
                 .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-            notices: self.notices.iter().cloned().collect(),
+            // They name the tasks of others.
+            notices: self.notices.iter().filter(|_| self.scope(caller) == Scope::Person).cloned().collect(),
         };
         self.reply(caller, &result);
     }
 
     pub(crate) fn daemon_doctor(&mut self, caller: &Caller) {
+        if let Err(error) = self.only_a_person(caller, "look at everything") {
+            return self.fail(caller, error);
+        }
         let mut findings = vec![self.containment_finding()];
         findings.push(self.tasks_finding());
         findings.extend(self.shim_findings());
@@ -134,7 +144,9 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn daemon_stop(&mut self, caller: &Caller, params: &StopParams) {
-        if let Err(error) = check_clock("grace_ms", params.grace_ms) {
+        let checked = check_clock("grace_ms", params.grace_ms)
+            .and_then(|()| self.only_a_person(caller, "end the daemon"));
+        if let Err(error) = checked {
             return self.fail(caller, error);
         }
         if !params.stop_tasks || self.tasks.is_empty() {
@@ -152,28 +164,28 @@ impl<W: World> Core<W> {
         };
         let open: Vec<String> = self.tasks.keys().cloned().collect();
         let within = open.iter().map(|id| self.stop_deadline_ms(id, &order)).max();
-        self.promise(caller.clone(), What::StopAll { done: Vec::new(), open: open.clone() }, within);
+        let many = StopMany { done: Vec::new(), open: open.clone(), order: order.clone(), then: Then::Leave };
+        self.promise(caller.clone(), What::StopMany(Box::new(many)), within);
+        for id in &open {
+            self.fence_owner(caller, id, &order);
+        }
         self.leave_after(&open);
         for id in open {
             self.order_stop(&id, order.clone());
         }
     }
 
-    pub(crate) fn finish_stop_all(&mut self, caller: &Caller, done: Vec<StopResult>, open: &[String]) {
-        let left_running = open.len() as u64;
-        let unfinished = open.iter().map(|id| StopResult {
-            id: id.clone(),
-            result: StopVerdict::Accepted,
-            status: self.tasks.get(id).map(|task| task.entry.doc.status),
-            receipt: None,
-        });
-        let receipts = done.into_iter().chain(unfinished).collect();
-        self.reply(caller, &StopDaemonResult { receipts, left_running });
+    /// The tasks of a daemon that leaves have been stopped, but for so many.
+    pub(crate) fn finish_leaving(&mut self, caller: &Caller, receipts: Vec<StopResult>, left: usize) {
+        self.reply(caller, &StopDaemonResult { receipts, left_running: left as u64 });
         // Those that wait for what could not be stopped in time.
         self.refuse_promises(&[]);
     }
 
     pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &GcParams) {
+        if let Err(error) = self.only_a_person(caller, "remove what others have left") {
+            return self.fail(caller, error);
+        }
         match self.collect(params.all, params.dry_run) {
             Ok((removed, freed_bytes, events_expired)) => {
                 let dry_run = params.dry_run;

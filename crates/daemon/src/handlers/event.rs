@@ -3,7 +3,7 @@
 use belay_journal::EventRow;
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::event::{EventInfo, FollowParams, FollowResult, ReadParams, ReadResult};
+use belay_protocol::event::{EventInfo, Filter, FollowParams, FollowResult, ReadParams, ReadResult};
 use belay_protocol::methods::notify;
 
 use crate::answer::{Caller, Pending, What};
@@ -12,48 +12,119 @@ use crate::core::Core;
 use crate::event::ClientId;
 use crate::life::object;
 use crate::record::journal_error;
+use crate::rights::Scope;
 use crate::world::World;
 
 /// How many events one look at the journal takes for a follower.
 const PAGE: usize = 200;
 
+/// How many events one call looks at that are not wanted, or not to be seen.
+const LOOK_AT: usize = 10_000;
+
 impl<W: World> Core<W> {
     pub(crate) fn event_read(&mut self, caller: &Caller, params: &ReadParams) {
         self.commit_or_retry();
+        let only = match self.check_filter(caller, &params.only) {
+            Ok(only) => only,
+            Err(error) => return self.fail(caller, error),
+        };
         let max = params.max.map_or(bounds::LIST_ITEMS, |max| max as usize).clamp(1, bounds::LIST_ITEMS);
-        if params.after < self.journal.last_event() || params.wait_ms == 0 {
-            return self.answer_events(caller, params.after, max);
+        match self.read_events(&self.scope(caller), &only, params.after, max) {
+            Ok(found) if found.events.is_empty() && params.wait_ms > 0 => {
+                let within = params.wait_ms.min(bounds::EVENT_WAIT_MS);
+                let what = What::Events { after: found.next, max, only: Box::new(only) };
+                self.promise(caller.clone(), what, Some(within));
+            }
+            Ok(found) => self.reply(caller, &found),
+            Err(error) => self.fail(caller, error),
         }
-        let within = params.wait_ms.min(bounds::EVENT_WAIT_MS);
-        self.promise(caller.clone(), What::Events { after: params.after, max }, Some(within));
     }
 
-    pub(crate) fn answer_events(&mut self, caller: &Caller, after: u64, max: usize) {
-        match self.read_events(after, max) {
+    pub(crate) fn answer_events(&mut self, caller: &Caller, only: &Filter, after: u64, max: usize) {
+        match self.read_events(&self.scope(caller), only, after, max) {
             Ok(result) => self.reply(caller, &result),
             Err(error) => self.fail(caller, error),
         }
     }
 
-    fn read_events(&self, after: u64, max: usize) -> Result<ReadResult, RpcError> {
+    /// Up to so many events that are wanted and may be seen. What is not, is passed over, up to a bound: then the answer says how
+    /// far it has come.
+    fn read_events(
+        &self,
+        scope: &Scope,
+        only: &Filter,
+        after: u64,
+        max: usize,
+    ) -> Result<ReadResult, RpcError> {
         let page = self.journal.events(after, max).map_err(|error| journal_error(&error))?;
         check_position(after, page.first, page.last)?;
-        let next = page.events.last().map_or(after.min(page.last), |event| event.seq);
-        let events = page.events.into_iter().map(event_info).collect();
-        Ok(ReadResult { events, next, first: page.first, last: page.last })
+        let (first, last) = (page.first, page.last);
+        let mut next = page.events.last().map_or(after.min(last), |event| event.seq);
+        let mut events = self.seen_events(scope, only, page.events);
+        let mut looked = max;
+        while events.is_empty() && next < last && looked < LOOK_AT {
+            let page = self.journal.events(next, PAGE).map_err(|error| journal_error(&error))?;
+            let Some(end) = page.events.last().map(|event| event.seq) else { break };
+            (next, looked) = (end, looked + PAGE);
+            events = self.seen_events(scope, only, page.events);
+            if events.len() > max {
+                events.truncate(max);
+                next = events.last().map_or(next, |event| event.seq);
+            }
+        }
+        Ok(ReadResult { events, next, first, last })
+    }
+
+    fn seen_events(&self, scope: &Scope, only: &Filter, rows: Vec<EventRow>) -> Vec<EventInfo> {
+        rows.into_iter().filter(|row| is_wanted(only, row) && self.sees(scope, row)).map(event_info).collect()
+    }
+
+    /// Whether an event is about something that is the reader's.
+    fn sees(&self, scope: &Scope, row: &EventRow) -> bool {
+        if *scope == Scope::Person {
+            return true;
+        }
+        let is_own = |id: &str| Some(id) == scope.id();
+        if row.task.as_deref().is_some_and(is_own) || row.session.as_deref().is_some_and(is_own) {
+            return true;
+        }
+        match (&row.task, &row.session) {
+            (Some(task), _) => self.entry(task).is_ok_and(|entry| scope.covers_task(&entry)),
+            (None, Some(id)) => {
+                self.sessions.get(id).is_some_and(|session| scope.covers(id, &session.doc.lineage))
+            }
+            (None, None) => false,
+        }
+    }
+
+    /// Ids that were typed become whole ones.
+    fn check_filter(&self, caller: &Caller, only: &Filter) -> Result<Filter, RpcError> {
+        let task = only.task.as_ref().map(|text| self.find(caller, text)).transpose();
+        let task = task.map_err(|error| error.field("task"))?.map(|entry| entry.id);
+        let session =
+            only.session.as_ref().map(|text| self.find_session(&self.scope(caller), text)).transpose()?;
+        if let Some(odd) = only.types.iter().find(|kind| !is_kind(kind)) {
+            let shown: String = odd.chars().filter(|c| !c.is_control()).take(40).collect();
+            return Err(RpcError::invalid("types", format!("there is no type of event {shown:?}"))
+                .hint("task.ended, or task.* for all about tasks; belay events shows them"));
+        }
+        Ok(Filter { task, session, types: only.types.clone() })
     }
 
     pub(crate) fn event_follow(&mut self, caller: &Caller, params: &FollowParams) {
         self.commit_or_retry();
-        let page = match self.journal.events(params.after, 1) {
-            Ok(page) => page,
-            Err(error) => return self.fail(caller, journal_error(&error)),
+        let found = self.check_filter(caller, &params.only).and_then(|only| {
+            let page = self.journal.events(params.after, 1).map_err(|error| journal_error(&error))?;
+            check_position(params.after, page.first, page.last)?;
+            Ok((only, page))
+        });
+        let (only, page) = match found {
+            Ok(found) => found,
+            Err(error) => return self.fail(caller, error),
         };
-        if let Err(error) = check_position(params.after, page.first, page.last) {
-            return self.fail(caller, error);
-        }
         if let Some(client) = self.clients.get_mut(&caller.client) {
             client.events_after = Some(params.after);
+            client.events_only = only;
         }
         self.reply(caller, &FollowResult { after: params.after, first: page.first, last: page.last });
         self.serve_event_follower(caller.client);
@@ -66,7 +137,7 @@ impl<W: World> Core<W> {
         let waiting: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| due(pending)).map(|(id, _)| *id).collect();
         for id in waiting {
-            self.answer_is_due(id);
+            self.serve_event_reader(id);
         }
         let followers: Vec<ClientId> = self
             .clients
@@ -76,6 +147,22 @@ impl<W: World> Core<W> {
             .collect();
         for client in followers {
             self.serve_event_follower(client);
+        }
+    }
+
+    /// One who waits is answered if there is something for it; else it waits on behind what is not.
+    fn serve_event_reader(&mut self, id: u64) {
+        let Some(Pending { caller, what: What::Events { after, max, only }, .. }) = self.pending.get(&id)
+        else {
+            return;
+        };
+        match self.read_events(&self.scope(caller), only, *after, *max) {
+            Ok(found) if found.events.is_empty() => {
+                if let Some(Pending { what: What::Events { after, .. }, .. }) = self.pending.get_mut(&id) {
+                    *after = found.next;
+                }
+            }
+            _ => self.answer_is_due(id),
         }
     }
 
@@ -89,14 +176,31 @@ impl<W: World> Core<W> {
             }
             let Ok(page) = self.journal.events(after, PAGE) else { return };
             let Some(last) = page.events.last().map(|event| event.seq) else { return };
-            for event in page.events {
-                self.notify(id, notify::EVENT_ITEM, &event_info(event));
+            for event in self.seen_events(&client.scope, &client.events_only, page.events) {
+                self.notify(id, notify::EVENT_ITEM, &event);
             }
             if let Some(client) = self.clients.get_mut(&id) {
                 client.events_after = Some(last);
             }
         }
     }
+}
+
+/// `task.ended`, or `task.*`.
+fn is_kind(kind: &str) -> bool {
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    kind == "lost"
+        || kind.split_once('.').is_some_and(|(noun, verb)| is_word(noun) && (verb == "*" || is_word(verb)))
+}
+
+fn is_wanted(only: &Filter, row: &EventRow) -> bool {
+    let is_kind = |kind: &String| match kind.strip_suffix('*') {
+        Some(noun) => row.kind.starts_with(noun),
+        None => row.kind == *kind,
+    };
+    only.task.as_ref().is_none_or(|task| row.task.as_ref() == Some(task))
+        && only.session.as_ref().is_none_or(|session| row.session.as_ref() == Some(session))
+        && (only.types.is_empty() || only.types.iter().any(is_kind))
 }
 
 /// A reader who comes too late is told from where it can go on; one who comes too early, where the end is.

@@ -11,6 +11,7 @@ use belay_record::{LogReader, Stream};
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
+use crate::doc::Entry;
 use crate::event::{Action, Pattern, Search, Searched};
 use crate::follow::{Follow, chunk};
 use crate::world::World;
@@ -25,14 +26,13 @@ pub(crate) struct Now {
 
 impl<W: World> Core<W> {
     pub(crate) fn output_read(&mut self, caller: &Caller, params: &ReadParams) {
-        match self.read_output(params) {
+        match self.find(caller, &params.id).and_then(|entry| self.read_output(entry, params)) {
             Ok(result) => self.reply(caller, &result),
             Err(error) => self.fail(caller, error),
         }
     }
 
-    pub(crate) fn output_now(&self, id: &str) -> Result<Now, RpcError> {
-        let entry = self.entry(&self.resolve(id)?)?;
+    pub(crate) fn output_now(&self, entry: Entry) -> Result<Now, RpcError> {
         let log = self.log_of(&entry.id).map_err(|error| {
             RpcError::new(
                 ErrorKind::Internal,
@@ -46,8 +46,8 @@ impl<W: World> Core<W> {
         Ok(Now { id: entry.id, log, bytes, ended })
     }
 
-    fn read_output(&self, params: &ReadParams) -> Result<ReadResult, RpcError> {
-        let now = self.output_now(&params.id)?;
+    fn read_output(&self, entry: Entry, params: &ReadParams) -> Result<ReadResult, RpcError> {
+        let now = self.output_now(entry)?;
         let stream = params.stream.map(Stream::from_wire);
         let from = begin(&now.log, now.bytes, params.from, stream)?;
         let asked = params.max_bytes.and_then(|max| usize::try_from(max).ok()).unwrap_or(bounds::READ_BYTES);
@@ -77,7 +77,10 @@ impl<W: World> Core<W> {
             let message = format!("at most {} lines of context can be shown", SearchParams::MAX_CONTEXT);
             return self.fail(caller, RpcError::invalid("context", message));
         }
-        let found = pattern(&params.pattern).and_then(|pattern| self.prepare_search(params, pattern));
+        let found = pattern(&params.pattern).and_then(|pattern| {
+            let entry = self.find(caller, &params.id)?;
+            self.prepare_search(entry, params, pattern)
+        });
         match found {
             Err(error) => self.fail(caller, error),
             Ok(what) => {
@@ -87,8 +90,13 @@ impl<W: World> Core<W> {
         }
     }
 
-    pub(crate) fn prepare_search(&self, params: SearchParams, pattern: Pattern) -> Result<Search, RpcError> {
-        let now = self.output_now(&params.id)?;
+    pub(crate) fn prepare_search(
+        &self,
+        entry: Entry,
+        params: SearchParams,
+        pattern: Pattern,
+    ) -> Result<Search, RpcError> {
+        let now = self.output_now(entry)?;
         let dir = self.config.task_dir(&now.id);
         let memory = self.memory_of(&now.id);
         let params = SearchParams { id: now.id, ..params };
@@ -107,7 +115,7 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn output_unfollow(&mut self, caller: &Caller, params: &UnfollowParams) {
-        let id = match self.resolve(&params.id).and_then(|id| self.entry(&id)) {
+        let id = match self.find(caller, &params.id) {
             Ok(entry) => entry.id,
             Err(error) => return self.fail(caller, error),
         };
@@ -136,7 +144,8 @@ impl<W: World> Core<W> {
                 .fail(caller, RpcError::new(ErrorKind::Busy, message).hint("open another connection"));
         }
         let stream = params.stream.map(Stream::from_wire);
-        let begun = self.output_now(&params.id).and_then(|now| {
+        let found = self.find(caller, &params.id).and_then(|entry| self.output_now(entry));
+        let begun = found.and_then(|now| {
             let from = begin(&now.log, now.bytes, params.from, stream)?;
             Ok((now, from))
         });

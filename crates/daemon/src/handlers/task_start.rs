@@ -14,31 +14,30 @@ use belay_record::writer::SMALLEST_LIMIT_BYTES;
 use serde_json::json;
 
 use super::terminal::{TERM, check_size};
+use crate::admission::Place;
 use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::{Core, Task};
 use crate::doc::{Entry, TaskDoc};
+use crate::event::ShimId;
 use crate::fingerprint;
 use crate::follow::Follow;
 use crate::info::typed;
+use crate::lanes::Entering;
 use crate::life::object;
 use crate::lines;
 use crate::record::journal_error;
+use crate::rights::make_token;
 use crate::world::{CrashPoint, World};
 
-/// The standing session of a person at the command line.
-const PERSON: &str = "user";
-
 /// A command made ready to be executed, and as one would type it.
-struct Ready {
+pub(crate) struct Ready {
     argv: Vec<Bytes>,
     typed: String,
     is_shell: bool,
 }
 
 impl<W: World> Core<W> {
-    pub(crate) const STANDING_SESSION: &str = PERSON;
-
     pub(crate) fn task_start(&mut self, caller: &Caller, params: StartParams) {
         if let Err(error) = check(&params) {
             return self.fail(caller, error);
@@ -68,44 +67,67 @@ impl<W: World> Core<W> {
         if let (Some(token), Some(fingerprint)) = (&params.token, &fingerprint)
             && let Some(known) = self.started_before(token)?
         {
-            return self.same_again(caller, &params, &known, fingerprint);
+            self.check_same(caller, &known, fingerprint)?;
+            if self.tasks.get(&known.id).is_some_and(|task| task.unsaid.is_some()) {
+                let command = reading.and_then(|reading| reading.command);
+                return self.start_again(caller, lines::meant(params, command), known);
+            }
+            self.same_again(caller, &params, &known);
+            return Ok(());
         }
         let line = reading.as_ref().and_then(lines::told);
-        let params = match reading.and_then(|reading| reading.command) {
-            Some(command) => lines::detached(params, command),
-            None => params,
-        };
-        if self.tasks.len() >= bounds::LIVE_TASKS {
-            let message =
-                format!("{} tasks are live, which is the most this daemon holds", bounds::LIVE_TASKS);
-            return Err(RpcError::new(ErrorKind::Busy, message).hint("stop some, or wait for some to end"));
-        }
-        let parent = self.proven_parent(&params)?;
+        let params = lines::meant(params, reading.and_then(|reading| reading.command));
+        let place = self.admission(caller, &params)?;
         let ready = self.make_ready(&params);
-        let (mut entry, start) = self.compose(&params, ready, parent, fingerprint)?;
+        let (mut entry, mut start) = self.compose(&params, ready, place, fingerprint)?;
         entry.doc.line = line;
         let id = entry.id.clone();
-        let shim = self.take_ready(&mut entry, start.held);
-        if let Err(error) = self.record_start(entry, start) {
+        let mut entering = None;
+        if let Some(lane) = &params.lane {
+            let (enters, waits) = self.enter_lane(&mut entry, lane)?;
+            (entering, start.held) = (Some(enters), waits);
+        }
+        let held = start.held;
+        let shim = self.take_ready(&mut entry, held);
+        if let Err(error) = self.record_start(entry, start, entering.as_mut()) {
             self.ready.extend(shim);
             return Err(error);
         }
-        match shim {
-            Some(shim) => self.begin(&id, shim),
-            None => self.waiting.push_back(id.clone()),
+        self.hand_out(caller, &params, &id, shim);
+        if let Some(entering) = entering {
+            self.entered(caller, &id, entering);
         }
-        self.follow_start(caller, &params, &id);
-        self.called_by(&id, caller.client);
-        let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
-        self.promise(caller.clone(), What::Start { task: id, when: params.answer, told: false }, within);
+        self.answer_queued(&id);
         Ok(())
     }
 
+    /// The start is durable: it goes to its shim, or waits for one, and its caller is promised an answer.
+    pub(crate) fn hand_out(&mut self, caller: &Caller, params: &StartParams, id: &str, shim: Option<ShimId>) {
+        match shim {
+            Some(shim) => self.begin(id, shim),
+            None => self.waiting.push_back(id.to_owned()),
+        }
+        self.follow_start(caller, params, id);
+        self.called_by(id, caller.client);
+        let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
+        let what = What::Start { task: id.to_owned(), when: params.answer, told: false };
+        self.promise(caller.clone(), what, within);
+    }
+
     /// The task is in the journal before anything is started: there is never a process without a record.
-    fn record_start(&mut self, entry: Entry, start: Box<Start>) -> Result<(), RpcError> {
-        self.put(&entry);
+    fn record_start(
+        &mut self,
+        mut entry: Entry,
+        start: Box<Start>,
+        entering: Option<&mut Entering>,
+    ) -> Result<(), RpcError> {
+        let mark = self.mark();
         let told = json!({ "command": entry.doc.command, "name": entry.name, "parent": entry.parent });
         self.emit("task.created", Some((&entry.id, &entry.session)), object(told));
+        if let Some(entering) = entering {
+            self.record_entering(&mut entry, entering);
+        }
+        self.put(&entry);
         let id = entry.id.clone();
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);
@@ -114,7 +136,7 @@ impl<W: World> Core<W> {
         if let Err(error) = self.commit() {
             // Nothing was started, so nothing of it stays; what else is in the batch is tried again.
             self.batch.put.retain(|row| row.id != id);
-            self.batch.events.pop();
+            self.take_back(mark);
             return Err(journal_error(&error));
         }
         self.world.reach(CrashPoint::AfterCreate);
@@ -132,13 +154,11 @@ impl<W: World> Core<W> {
     }
 
     /// The same token again: the same task, or a conflict.
-    fn same_again(
-        &mut self,
-        caller: &Caller,
-        params: &StartParams,
-        known: &Entry,
-        fingerprint: &str,
-    ) -> Result<(), RpcError> {
+    fn check_same(&self, caller: &Caller, known: &Entry, fingerprint: &str) -> Result<(), RpcError> {
+        if !self.scope(caller).covers_task(known) {
+            let message = "the token was used before, for a task that is not yours";
+            return Err(RpcError::new(ErrorKind::Conflict, message).field("token").hint("use a new token"));
+        }
         if known.doc.fingerprint.as_deref() != Some(fingerprint) {
             let message = format!("the token was used before, with other parameters, for task {}", known.id);
             return Err(RpcError::new(ErrorKind::Conflict, message)
@@ -146,6 +166,11 @@ impl<W: World> Core<W> {
                 .hint("use a new token for a new task, or the same parameters to get the same one")
                 .ids(vec![known.id.clone()]));
         }
+        Ok(())
+    }
+
+    /// Whoever says a start again is answered as the first time, or with how far it has come.
+    fn same_again(&mut self, caller: &Caller, params: &StartParams, known: &Entry) {
         let id = known.id.clone();
         // Nobody waits for a task that its line has put in the background, the first time or now.
         let detached = known.doc.line.as_ref().is_some_and(|line| line.verdict == LineVerdict::Detach);
@@ -176,9 +201,9 @@ impl<W: World> Core<W> {
                 let what = What::Start { task: id.clone(), when: params.answer, told: false };
                 self.promise(caller.clone(), what, within);
                 self.answer_started(&id);
+                self.answer_queued(&id);
             }
         }
-        Ok(())
     }
 
     fn follow_start(&mut self, caller: &Caller, params: &StartParams, id: &str) -> Option<u64> {
@@ -196,23 +221,7 @@ impl<W: World> Core<W> {
         })
     }
 
-    /// A caller that runs inside a task proves it with the token it was given. One that names a task of another home,
-    /// or one that is long gone, simply has no parent here.
-    fn proven_parent(&self, params: &StartParams) -> Result<Option<String>, RpcError> {
-        let Some(parent) = params.parent.as_deref().and_then(|parent| self.tasks.get(parent)) else {
-            return Ok(None);
-        };
-        let proof =
-            params.parent_token.as_deref().map(|token| fingerprint::keyed(&self.key, token.as_bytes()));
-        if proof.as_deref() == Some(parent.entry.doc.proof.as_str()) {
-            return Ok(Some(parent.entry.id.clone()));
-        }
-        Err(RpcError::new(ErrorKind::NotPermitted, "the token does not belong to the task named as parent")
-            .field("parent_token")
-            .hint(format!("{} and {} come together, from a task's environment", vars::TASK, vars::TOKEN)))
-    }
-
-    fn make_ready(&self, params: &StartParams) -> Ready {
+    pub(crate) fn make_ready(&self, params: &StartParams) -> Ready {
         match &params.command {
             Command::Argv(argv) => Ready { typed: typed(argv), argv: argv.clone(), is_shell: false },
             Command::Line { line, shell } => {
@@ -227,23 +236,27 @@ impl<W: World> Core<W> {
         &mut self,
         params: &StartParams,
         ready: Ready,
-        parent: Option<String>,
+        place: Place,
         fingerprint: Option<String>,
     ) -> Result<(Entry, Box<Start>), RpcError> {
         let id = TaskId::from_random(Kind::Shell, self.random()?);
-        let secret: [u8; 16] = self.random()?;
-        let secret = fingerprint::hex(&secret);
+        let token = make_token(id.as_str(), &self.random::<16>()?);
+        let Place { session, parent, lineage } = place;
+        let defaults = self.sessions.get(&session).map(|session| session.doc.defaults).unwrap_or_default();
         let clocks = Clocks {
-            timeout_ms: params.timeout_ms,
-            on_timeout: params.on_timeout,
-            ttl_ms: params.ttl_ms,
-            silence_ms: params.silence_ms,
-            grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
+            timeout_ms: params.timeout_ms.or(defaults.timeout_ms),
+            on_timeout: match (params.timeout_ms, defaults.on_timeout) {
+                (None, Some(on_timeout)) => on_timeout,
+                _ => params.on_timeout,
+            },
+            ttl_ms: params.ttl_ms.or(defaults.ttl_ms),
+            silence_ms: params.silence_ms.or(defaults.silence_ms),
+            grace_ms: params.grace_ms.or(defaults.grace_ms).unwrap_or(Policy::DEFAULT_GRACE_MS),
             kill_ms: Policy::DEFAULT_KILL_MS,
         };
         let doc = TaskDoc {
             kind: TaskKind::Shell,
-            command: ready.typed,
+            command: ready.typed.clone(),
             line: None,
             argv: ready.argv.clone(),
             cwd: params.cwd.clone(),
@@ -253,7 +266,10 @@ impl<W: World> Core<W> {
             clocks,
             pty: params.pty,
             fingerprint,
-            proof: fingerprint::keyed(&self.key, secret.as_bytes()),
+            proof: fingerprint::keyed(&self.key, token.as_bytes()),
+            lineage,
+            keep: params.keep,
+            lane: None,
             boot: self.boot.clone(),
             shim: None,
             leader: None,
@@ -266,18 +282,33 @@ impl<W: World> Core<W> {
             id: id.to_string(),
             number: self.next_task_number(),
             token: params.token.clone(),
-            session: PERSON.to_owned(),
+            session,
             parent,
             name: params.name.clone(),
             started_ms: self.now.wall_ms,
             doc,
         };
-        let start = Start {
-            task: id.to_string(),
-            dir: Bytes::from(self.config.task_dir(id.as_str()).into_os_string()),
+        let start = self.start_message(params, ready, &entry, &token)?;
+        Ok((entry, start))
+    }
+
+    /// What the shim of a task is told, with the environment that is written down nowhere.
+    pub(crate) fn start_message(
+        &self,
+        params: &StartParams,
+        ready: Ready,
+        entry: &Entry,
+        token: &str,
+    ) -> Result<Box<Start>, RpcError> {
+        let defaults =
+            self.sessions.get(&entry.session).map(|session| session.doc.defaults).unwrap_or_default();
+        let home = self.config.home.as_os_str().as_bytes();
+        Ok(Box::new(Start {
+            task: entry.id.clone(),
+            dir: Bytes::from(self.config.task_dir(&entry.id).into_os_string()),
             argv: ready.argv,
             is_shell: ready.is_shell,
-            env: environment(params, id.as_str(), &secret, self.config.home.as_os_str().as_bytes()),
+            env: environment(params, &entry.id, (&entry.session, token), home),
             cwd: params.cwd.clone(),
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
@@ -286,14 +317,16 @@ impl<W: World> Core<W> {
             merge: params.merge,
             pty: params.pty,
             detached: params.detached,
-            clocks,
-            output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
+            clocks: entry.doc.clocks,
+            output_limit_bytes: params
+                .output_limit_bytes
+                .or(defaults.output_limit_bytes)
+                .unwrap_or(self.config.output_limit_bytes),
             memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
             hurry: params.answer == AnswerWhen::Started,
             stop: None,
             held: false,
-        };
-        Ok((entry, Box::new(start)))
+        }))
     }
 
     /// Above every task in the journal and every one that is on its way there.
@@ -302,7 +335,7 @@ impl<W: World> Core<W> {
         self.journal.next_number().max(waiting)
     }
 
-    fn random<const N: usize>(&mut self) -> Result<[u8; N], RpcError> {
+    pub(crate) fn random<const N: usize>(&mut self) -> Result<[u8; N], RpcError> {
         let mut bytes = [0; N];
         let made = self.world.random(&mut bytes);
         made.map_err(|error| RpcError::new(ErrorKind::Internal, format!("no random numbers: {error}")))?;
@@ -321,12 +354,12 @@ fn rlimit(limit: &[u64; 3]) -> Result<Rlimit, RpcError> {
 }
 
 /// The caller's environment, what was set on purpose, and the task's own name in it.
-fn environment(params: &StartParams, id: &str, secret: &str, home: &[u8]) -> Vec<Bytes> {
+fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), home: &[u8]) -> Vec<Bytes> {
     let own = [
         (vars::TASK, id.as_bytes()),
         (vars::TASK_HOME, home),
-        (vars::SESSION, PERSON.as_bytes()),
-        (vars::TOKEN, secret.as_bytes()),
+        (vars::SESSION, session.as_bytes()),
+        (vars::TOKEN, token.as_bytes()),
     ];
     let set: Vec<(&[u8], &[u8])> = params
         .set_env
@@ -373,6 +406,7 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
     }
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
+    check_text("lane", params.lane.as_ref().map(|lane| lane.name.as_str()), bounds::NAME_BYTES)?;
     let clocks = [
         ("timeout_ms", params.timeout_ms),
         ("ttl_ms", params.ttl_ms),

@@ -66,9 +66,10 @@ impl<W: World> Core<W> {
             );
         }
         let pattern = params.matching.as_ref().map(|matching| pattern(&matching.pattern)).transpose()?;
-        let entry = self.entry(&self.resolve(&params.id)?)?;
+        let entry = self.find(caller, &params.id)?;
         let live = self.tasks.get(&entry.id);
         if live.is_none() && params.matching.is_none() {
+            self.told_by_wait(caller, &entry);
             self.answer_wait(caller, Self::ended_info(&entry), Met::Ended, None, None);
             return Ok(());
         }
@@ -101,7 +102,7 @@ impl<W: World> Core<W> {
         if pattern.is_none() && params.silence_ms.is_none() {
             return Ok(None);
         }
-        let now = self.output_now(id)?;
+        let now = self.output_now(self.entry(id)?)?;
         let matching = match (pattern, params.matching.clone()) {
             (Some(pattern), Some(params)) => {
                 if params.after > now.bytes {
@@ -166,7 +167,8 @@ impl<W: World> Core<W> {
             cursor: Some(matching.cursor),
         };
         let pattern = matching.pattern.clone();
-        match self.prepare_search(params, pattern) {
+        let found = self.entry(&params.id).and_then(|entry| self.prepare_search(entry, params, pattern));
+        match found {
             Ok(what) => self.actions.push(Action::Search { search: wait, what: Box::new(what) }),
             Err(error) => self.looked_for_match(wait, Err(error)),
         }

@@ -46,7 +46,7 @@ impl<W: World> Core<W> {
     fn resize(&mut self, caller: &Caller, params: &ResizeParams) -> Result<(), RpcError> {
         let size = Size { rows: params.rows, cols: params.cols };
         check_size(if size.rows == 0 { "rows" } else { "cols" }, size)?;
-        let entry = self.entry(&self.resolve(&params.id)?)?;
+        let entry = self.find(caller, &params.id)?;
         if entry.doc.pty.is_none() {
             return Err(no_terminal(&entry.id));
         }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use belay_os::process;
 use belay_protocol::MAX_REQUEST_BYTES;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::rpc::{Answer, Version};
@@ -23,9 +24,8 @@ pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let uid = stream.peer_cred().map(|peer| peer.uid());
-                match uid {
-                    Ok(uid) if uid == own => welcome(hub, stream, uid),
+                match stream.peer_cred() {
+                    Ok(peer) if peer.uid() == own => welcome(hub, stream, own, peer.pid().unwrap_or(0)),
                     // Somebody else's process got through the directory's mode: it is told nothing.
                     _ => drop(stream),
                 }
@@ -36,18 +36,32 @@ pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
     }
 }
 
-fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32) {
+/// Who connects is looked at before anything is read: what runs inside a task is that task, whatever it says.
+fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32, pid: i32) {
+    // One from outside of what this daemon can see at all is no part of any task.
+    let ancestors = if pid == 0 { Ok(Some(Vec::new())) } else { process::ancestors(pid) };
+    let ancestors = match ancestors {
+        Ok(Some(ancestors)) => ancestors,
+        Ok(None) => {
+            let gone =
+                RpcError::new(ErrorKind::NotPermitted, "the process that made this connection is gone");
+            return refuse(&stream, &gone.hint("whoever speaks to the daemon has to be there"));
+        }
+        Err(_) => {
+            let busy = RpcError::new(ErrorKind::Busy, "the daemon has no descriptor left to see who this is");
+            return refuse(&stream, &busy.hint("close some connections, or try again later"));
+        }
+    };
     if hub.clients.borrow().len() >= bounds::CLIENTS {
         let error =
             RpcError::new(ErrorKind::Busy, format!("{} clients are connected already", bounds::CLIENTS))
                 .hint("close some connections, or try again later");
-        let _ = stream.try_write(&error_line(&error));
-        return;
+        return refuse(&stream, &error);
     }
     let client = hub.next_client();
     let Ok(outbox) = stream.into_std().and_then(Outbox::new).map(Rc::new) else { return };
     hub.clients.borrow_mut().insert(client, Rc::clone(&outbox));
-    hub.dispatch(Event::ClientCame { client, uid });
+    hub.dispatch(Event::ClientCame { client, uid, ancestors });
     let writer = (Rc::clone(hub), Rc::clone(&outbox));
     tokio::task::spawn_local(async move {
         let (hub, outbox) = writer;
@@ -60,6 +74,11 @@ fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32) {
         outbox.close();
         hub.dispatch(Event::ClientGone { client });
     });
+}
+
+/// Told why, and closed.
+fn refuse(stream: &UnixStream, error: &RpcError) {
+    let _ = stream.try_write(&error_line(error));
 }
 
 fn error_line(error: &RpcError) -> Vec<u8> {

@@ -155,7 +155,7 @@ impl Sim {
         self.clients[n].connection = Some(client);
         self.clients[n].lines.clear();
         self.clients[n].told_started.clear();
-        self.tell_daemon(Event::ClientCame { client, uid: 1000 })?;
+        self.tell_daemon(Event::ClientCame { client, uid: 1000, ancestors: Vec::new() })?;
         self.ask(n, Want::Hello);
         if self.clients[n].events_seen.is_some() {
             self.ask(n, Want::FollowEvents);
@@ -362,8 +362,9 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         grace_ms: None,
         output_limit_bytes: None,
         token: None,
-        parent: None,
-        parent_token: None,
+        session: None,
+        keep: false,
+        lane: None,
         answer: AnswerWhen::Started,
         follow: false,
     }

@@ -1,0 +1,279 @@
+//! `belay sessions`: opening, holding, looking at, waiting for and ending sessions.
+
+pub(crate) mod show;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use belay_client::Client;
+use belay_protocol::methods::{
+    SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew, SessionWait,
+};
+use belay_protocol::session::{
+    CloseParams, Defaults, GetParams, Hold, ListParams, NoticesParams, OnEnd, OpenParams, OpenResult,
+    RenewParams, SessionInfo, WaitParams,
+};
+use belay_protocol::task::{OnDisconnect, OnTimeout};
+use belay_protocol::vars;
+
+use crate::args::RunArgs;
+use crate::args::owners::{
+    self, CloseArgs, DrainArgs, NoticesArgs, OneArgs, OpenArgs, PolicyArgs, RunInArgs, SessionAction,
+    SessionsArgs,
+};
+use crate::caller::ProcStatus;
+use crate::commands::run::start_params;
+use crate::commands::stop;
+use crate::context::{self, Context};
+use crate::duration::millis;
+use crate::error::{CliError, Kind};
+use crate::live;
+use crate::outcome;
+use crate::ui::text::one_line;
+
+/// How long one call waits before it is asked again.
+const ONE_WAIT: Duration = Duration::from_secs(50);
+
+pub(crate) fn run(args: SessionsArgs, context: &mut Context) -> Result<u8, CliError> {
+    match args.action {
+        None => list(args.all, args.json, context),
+        Some(SessionAction::Open(open)) => self::open(open, context),
+        Some(SessionAction::Run(run)) => run_in(run, context),
+        Some(SessionAction::Renew(one)) => renew(&one, context),
+        Some(SessionAction::Show(one)) => show_one(&one, context),
+        Some(SessionAction::Wait(wait)) => drain(&wait, context),
+        Some(SessionAction::Close(close)) => self::close(&close, context),
+        Some(SessionAction::Notices(notices)) => self::notices(&notices, context),
+    }
+}
+
+fn list(all: bool, json: bool, context: &mut Context) -> Result<u8, CliError> {
+    let mut client = context.connect()?;
+    let mut params = ListParams { all, cursor: None, limit: None };
+    let mut sessions = Vec::new();
+    loop {
+        let page = client.call::<SessionList>(&params)?;
+        sessions.extend(page.sessions);
+        params.cursor = page.next_cursor;
+        if params.cursor.is_none() {
+            break;
+        }
+    }
+    if json {
+        for session in &sessions {
+            context.out.json(session)?;
+        }
+        return Ok(0);
+    }
+    let (width, colour) = (context.term.width, context.term.colour_out);
+    context.out.text(&show::render(&sessions, context::now(), width, colour))?;
+    Ok(0)
+}
+
+fn open_params(policy: &PolicyArgs) -> OpenParams {
+    OpenParams {
+        name: policy.name.clone(),
+        hold: Hold::Lease,
+        lease_ms: policy.lease.map(millis),
+        grace_ms: policy.lease_grace.map(millis),
+        on_end: on_end(policy.on_end),
+        defaults: Defaults {
+            timeout_ms: policy.timeout.map(millis),
+            on_timeout: None,
+            ttl_ms: policy.ttl.map(millis),
+            silence_ms: policy.silence.map(millis),
+            grace_ms: policy.grace.map(millis),
+            output_limit_bytes: None,
+        },
+        max_tasks: policy.max_tasks,
+    }
+}
+
+const fn on_end(asked: owners::OnEnd) -> OnEnd {
+    match asked {
+        owners::OnEnd::Stop => OnEnd::Stop,
+        owners::OnEnd::Keep => OnEnd::Keep,
+    }
+}
+
+fn open(args: OpenArgs, context: &mut Context) -> Result<u8, CliError> {
+    let opened = context.connect()?.call::<SessionOpen>(&open_params(&args.policy))?;
+    if args.json {
+        context.out.json(&opened)?;
+    } else if args.export {
+        let home = context.places()?.home;
+        let home = home.to_string_lossy();
+        context.out.text(&export(&opened, &home))?;
+    } else {
+        context.out.line(&opened.session.id)?;
+        let lease = crate::ui::human::duration(opened.session.lease_ms);
+        context.hint(&format!(
+            "it ends unless it is renewed within {lease}: belay sessions renew {}",
+            opened.session.id
+        ));
+    }
+    Ok(0)
+}
+
+/// What a shell evaluates to speak in the session's name.
+fn export(opened: &OpenResult, home: &str) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let pairs = [
+        (vars::SESSION, opened.session.id.as_str()),
+        (vars::TOKEN, opened.token.as_str()),
+        (vars::TOKEN_HOME, home),
+    ];
+    pairs.map(|(name, value)| format!("export {name}={}\n", quoted(value))).concat()
+}
+
+/// The command is a task in the foreground, in a session that is held while it runs and closed after it.
+fn run_in(args: RunInArgs, context: &mut Context) -> Result<u8, CliError> {
+    let status = ProcStatus::read();
+    let asked = RunArgs {
+        pty: args.pty,
+        stdin: !args.pty,
+        on_disconnect: crate::args::OnDisconnect::Stop,
+        ..RunArgs::of(args.command)
+    };
+    let mut params = start_params(asked, status)?;
+    params.on_disconnect = OnDisconnect::Stop;
+    params.on_timeout = OnTimeout::Stop;
+    let opened = context.connect()?.call::<SessionOpen>(&open_params(&args.policy))?;
+    let id = opened.session.id.clone();
+    params.session = Some(id.clone());
+    let over = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| hold(&opened.session, &over));
+        let result = live::foreground(context, params, false, status);
+        over.store(true, Ordering::Relaxed);
+        result
+    });
+    let close =
+        CloseParams { id, on_end: None, reason: Some("its command has ended".to_owned()), actor: None };
+    let closed = context.connect().and_then(|mut client| Ok(client.call::<SessionClose>(&close)?));
+    match (result, closed) {
+        (Ok(code), Ok(_)) => Ok(code),
+        (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+    }
+}
+
+/// Renews a session until it is over. A daemon that dies is followed by another, and the session is regained.
+fn hold(session: &SessionInfo, over: &AtomicBool) {
+    const LOOK: Duration = Duration::from_millis(100);
+    let context = Context::from_process();
+    let renewal = Duration::from_millis(session.lease_ms / 3);
+    let params = RenewParams { id: session.id.clone() };
+    let mut next = Instant::now() + renewal;
+    while !over.load(Ordering::Relaxed) {
+        if Instant::now() >= next {
+            let renewed = context.connect().and_then(|mut client| Ok(client.call::<SessionRenew>(&params)?));
+            if renewed.is_err_and(|error| error.kind != Kind::Disconnected) {
+                return;
+            }
+            next = Instant::now() + renewal;
+        }
+        // Sleeps because a thread that holds a lease has nothing to wait for but the time.
+        std::thread::sleep(LOOK.min(renewal));
+    }
+}
+
+fn renew(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
+    let info = context.connect()?.call::<SessionRenew>(&RenewParams { id: args.id.clone() })?;
+    if args.json {
+        context.out.json(&info)?;
+    } else {
+        let left = info.due_in_ms.map(crate::ui::human::duration);
+        let left = left.map(|left| format!(" for {left}")).unwrap_or_default();
+        context.out.line(&format!("{} held{left}", info.id))?;
+    }
+    Ok(0)
+}
+
+fn show_one(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
+    let info = context.connect()?.call::<SessionGet>(&GetParams { id: args.id.clone() })?;
+    if args.json {
+        context.out.json(&info)?;
+    } else {
+        context.out.text(&show::one(&info, context::now(), context.term.colour_out))?;
+    }
+    Ok(0)
+}
+
+fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
+    let end = args.timeout.map(|timeout| Instant::now() + timeout);
+    let mut client: Option<Client> = None;
+    let result = loop {
+        let left = end.map_or(ONE_WAIT, |end| end.saturating_duration_since(Instant::now()).min(ONE_WAIT));
+        let params = WaitParams { id: args.id.clone(), timeout_ms: Some(millis(left)) };
+        let mut asked = match client.take() {
+            Some(client) => client,
+            None => context.connect()?,
+        };
+        match asked.call::<SessionWait>(&params) {
+            Ok(result) if result.drained || end.is_some_and(|end| Instant::now() >= end) => break result,
+            Ok(_) => client = Some(asked),
+            // The next daemon knows the session too.
+            Err(error) if error.is_disconnect() => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if args.json {
+        context.out.json(&result)?;
+    } else {
+        context.out.text(&show::drained(&result))?;
+    }
+    Ok(u8::from(!result.drained))
+}
+
+fn close(args: &CloseArgs, context: &mut Context) -> Result<u8, CliError> {
+    let params = CloseParams {
+        id: args.id.clone(),
+        on_end: args.on_end.map(on_end),
+        reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
+        actor: None,
+    };
+    let closed = context.connect()?.call::<SessionClose>(&params)?;
+    let worst = closed.receipts.iter().map(stop::exit_code).max().unwrap_or(0);
+    if args.json {
+        context.out.json(&closed)?;
+        return Ok(worst);
+    }
+    for stopped in &closed.receipts {
+        context.out.line(&one_line(&stop::line(stopped)))?;
+    }
+    context.out.line(&format!("{} {}", closed.session.id, closed.session.state.name()))?;
+    Ok(worst)
+}
+
+fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
+    let mut ack = None;
+    loop {
+        let wait_ms = if args.follow { millis(ONE_WAIT) } else { 0 };
+        let params = NoticesParams { id: args.id.clone(), ack, wait_ms, max: None };
+        let found = match context.connect()?.call::<SessionNotices>(&params) {
+            Err(error) if error.is_disconnect() && args.follow => continue,
+            other => other?,
+        };
+        for notice in &found.notices {
+            if args.json {
+                context.out.json(notice)?;
+            } else {
+                let text = format!("{} {}", notice.task.id, outcome::sentence(&notice.task));
+                context.out.line(&one_line(&text))?;
+            }
+        }
+        // Shown first, and only then taken as told.
+        context.out.flush()?;
+        ack = found.notices.last().map(|notice| notice.seq);
+        if !args.follow {
+            if let Some(seq) = ack.filter(|_| !args.peek) {
+                let params = NoticesParams { id: args.id.clone(), ack: Some(seq), wait_ms: 0, max: Some(1) };
+                context.connect()?.call::<SessionNotices>(&params)?;
+            }
+            if found.more == 0 || args.peek {
+                return Ok(0);
+            }
+            ack = None;
+        }
+    }
+}

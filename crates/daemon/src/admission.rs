@@ -1,0 +1,116 @@
+//! Whether a start may be: in which session, below what, within which limits. Nothing is changed here, and nobody who lives is
+//! made to leave.
+
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::session::{Defaults, OnEnd};
+use belay_protocol::task::StartParams;
+
+use crate::answer::Caller;
+use crate::config::bounds;
+use crate::core::Core;
+use crate::rights::Scope;
+use crate::sessions::{STANDING, is_in};
+use crate::world::World;
+
+/// Where a new task belongs.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) session: String,
+    pub(crate) parent: Option<String>,
+    pub(crate) lineage: Vec<String>,
+}
+
+impl<W: World> Core<W> {
+    pub(crate) fn admission(&self, caller: &Caller, params: &StartParams) -> Result<Place, RpcError> {
+        let scope = self.scope(caller);
+        let place = self.place(&scope, params)?;
+        let session = self.sessions.get(&place.session).map(|session| &session.doc);
+        if let Some(doc) = session.filter(|doc| !doc.state.is_open()) {
+            let why = doc.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let message = format!("session {} has ended{why}: nothing can be started in it", place.session);
+            return Err(RpcError::new(ErrorKind::WrongState, message)
+                .field("session")
+                .hint("open a new one; its tasks can still be listed, read and stopped"));
+        }
+        if let (Scope::Task(_), Some(doc)) = (&scope, session) {
+            bound(params, doc.on_end, &doc.defaults)?;
+        }
+        if let Some(root) = self.closing.iter().find(|root| place.lineage.contains(root)) {
+            let message = format!("task {root} is being stopped with everything below it");
+            return Err(RpcError::new(ErrorKind::WrongState, message).hint("nothing new begins there"));
+        }
+        self.check_limits(&place)?;
+        Ok(place)
+    }
+
+    fn place(&self, scope: &Scope, params: &StartParams) -> Result<Place, RpcError> {
+        let named = params.session.as_ref().map(|text| self.find_session(scope, text)).transpose()?;
+        let (parent, lineage) = self.above(scope)?;
+        let own = match scope {
+            Scope::Person => STANDING,
+            Scope::Session(id) => id,
+            Scope::Task(id) => self.tasks.get(id).map_or(STANDING, |task| task.entry.session.as_str()),
+        };
+        let parent = parent.filter(|_| matches!(scope, Scope::Task(_)));
+        match named {
+            Some(session) if session != own => {
+                let (_, lineage) = self.above(&Scope::Session(session.clone()))?;
+                let lineage = if session == STANDING { Vec::new() } else { lineage };
+                Ok(Place { session, parent, lineage })
+            }
+            _ => Ok(Place { session: own.to_owned(), parent, lineage }),
+        }
+    }
+
+    /// Foreground and background count alike, and so does what waits.
+    fn check_limits(&self, place: &Place) -> Result<(), RpcError> {
+        if self.tasks.len() >= bounds::LIVE_TASKS {
+            let message =
+                format!("{} tasks are live, which is the most this daemon holds", bounds::LIVE_TASKS);
+            return Err(RpcError::new(ErrorKind::Limit, message).hint("stop some, or wait for some to end"));
+        }
+        let sessions = place.lineage.iter().filter(|above| **above != place.session).chain([&place.session]);
+        for id in sessions {
+            let Some(most) = self.sessions.get(id).and_then(|session| session.doc.max_tasks) else {
+                continue;
+            };
+            let live = self.tasks.values().filter(|task| is_in(id, &task.entry)).count() as u64;
+            if live >= most {
+                let message = format!("{live} tasks of session {id} are live, and it may have {most}");
+                return Err(RpcError::new(ErrorKind::Limit, message)
+                    .field("session")
+                    .hint(format!("stop some, or wait for some to end: belay ps --session {id}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whoever runs inside a session may ask for less than its policy gives, and not for more.
+fn bound(params: &StartParams, on_end: OnEnd, defaults: &Defaults) -> Result<(), RpcError> {
+    let refuse = |field: &str, message: String| {
+        Err(RpcError::new(ErrorKind::NotPermitted, message)
+            .field(field)
+            .hint("only the session's own client, or a person, can ask for that"))
+    };
+    if params.keep && on_end == OnEnd::Stop {
+        return refuse(
+            "keep",
+            "the session's tasks end with it; what runs inside it cannot change that".to_owned(),
+        );
+    }
+    for (field, asked, most) in [
+        ("timeout_ms", params.timeout_ms, defaults.timeout_ms),
+        ("ttl_ms", params.ttl_ms, defaults.ttl_ms),
+        ("silence_ms", params.silence_ms, defaults.silence_ms),
+        ("grace_ms", params.grace_ms, defaults.grace_ms),
+        ("output_limit_bytes", params.output_limit_bytes, defaults.output_limit_bytes),
+    ] {
+        if let (Some(asked), Some(most)) = (asked, most)
+            && asked > most
+        {
+            return refuse(field, format!("the session allows {most}, and {asked} was asked for"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,405 @@
+//! Lanes as the daemon keeps them: who sits, who waits, and who is fenced, in memory and in the journal. Who gets a seat is the
+//! model's to say; here is what follows from it for tasks.
+
+use belay_model::lane::{Claim, Fence, Holding, Lane, Mode, Refusal, Seat, Waiting};
+use belay_model::{Level, State, StopOrder};
+use belay_protocol::Timestamp;
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::lane::{FenceInfo, HolderInfo, LaneInfo, LaneMode, LaneParams};
+use belay_protocol::task::TaskInfo;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::answer::Caller;
+use crate::core::Core;
+use crate::doc::Entry;
+use crate::life::object;
+use crate::rights::Scope;
+use crate::sessions::STANDING;
+use crate::world::World;
+
+/// The kind of a lane's document in the journal.
+const LANE: &str = "lane";
+
+/// A task's seat, as it stands in its own record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SeatDoc {
+    pub name: String,
+    pub owner: String,
+    /// None while it waits.
+    pub generation: Option<u64>,
+}
+
+/// A lane as it stands in the journal.
+#[derive(Debug, Serialize, Deserialize)]
+struct LaneDoc {
+    generation: u64,
+    holder: Option<(ClaimDoc, Option<String>)>,
+    queue: Vec<(ClaimDoc, bool)>,
+    fences: Vec<FenceInfo>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ClaimDoc {
+    task: String,
+    owner: String,
+    since_ms: i64,
+}
+
+impl ClaimDoc {
+    fn new(claim: &Claim) -> Self {
+        Self { task: claim.task.clone(), owner: claim.owner.clone(), since_ms: claim.since_ms }
+    }
+
+    fn read(self) -> Claim {
+        Claim { task: self.task, owner: self.owner, since_ms: self.since_ms }
+    }
+}
+
+impl LaneDoc {
+    fn new(name: &str, lane: &Lane) -> Self {
+        Self {
+            generation: lane.generation,
+            holder: lane.holder.as_ref().map(|held| (ClaimDoc::new(&held.claim), held.blocked.clone())),
+            queue: lane
+                .queue
+                .iter()
+                .map(|waiting| (ClaimDoc::new(&waiting.claim), waiting.replaces))
+                .collect(),
+            fences: lane.fences.iter().map(|fence| fence_info(name, fence)).collect(),
+        }
+    }
+
+    fn read(self) -> Lane {
+        let fence = |fence: FenceInfo| Fence {
+            owner: fence.owner,
+            generation: fence.generation,
+            task: fence.task,
+            by: fence.by,
+            at_ms: fence.at.0,
+            reason: fence.reason,
+        };
+        let waiting = |(claim, replaces): (ClaimDoc, bool)| Waiting { claim: claim.read(), replaces };
+        Lane {
+            generation: self.generation,
+            holder: self.holder.map(|(claim, blocked)| Holding { claim: claim.read(), blocked }),
+            queue: self.queue.into_iter().map(waiting).collect(),
+            fences: self.fences.into_iter().map(fence).collect(),
+        }
+    }
+}
+
+pub(crate) fn fence_info(lane: &str, fence: &Fence) -> FenceInfo {
+    let Fence { owner, generation, task, by, at_ms, reason } = fence.clone();
+    FenceInfo { lane: lane.to_owned(), owner, generation, task, by, at: Timestamp(at_ms), reason }
+}
+
+pub(crate) fn lane_info(name: &str, lane: &Lane) -> LaneInfo {
+    let info = |claim: &Claim, blocked: Option<String>| HolderInfo {
+        task: claim.task.clone(),
+        owner: claim.owner.clone(),
+        since: Timestamp(claim.since_ms),
+        blocked,
+    };
+    LaneInfo {
+        name: name.to_owned(),
+        generation: lane.generation,
+        holder: lane.holder.as_ref().map(|held| info(&held.claim, held.blocked.clone())),
+        queue: lane.queue.iter().map(|waiting| info(&waiting.claim, None)).collect(),
+        fences: lane.fences.iter().map(|fence| fence_info(name, fence)).collect(),
+    }
+}
+
+/// In whose name a lane is held: the session, which is one agent's conversation; in the standing session the outermost task; or
+/// the person. Whatever is started below it is started for it.
+pub(crate) fn owner_of(session: &str, lineage: &[String]) -> String {
+    if session == STANDING {
+        return lineage.first().map_or_else(|| STANDING.to_owned(), Clone::clone);
+    }
+    session.to_owned()
+}
+
+/// What a lane has to change for a start, before that is durable.
+pub(crate) struct Entering {
+    name: String,
+    lane: Lane,
+    seat: Seat,
+}
+
+impl<W: World> Core<W> {
+    pub(crate) fn load_lanes(&mut self) -> Result<(), belay_journal::Error> {
+        for (name, body) in self.journal.docs(LANE)? {
+            match serde_json::from_str::<LaneDoc>(&body) {
+                Ok(doc) => drop(self.lanes.insert(name, doc.read())),
+                Err(error) => {
+                    self.notice(
+                        format!("the record of lane {name} cannot be read: {error}"),
+                        "it is taken as free",
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The tasks of the predecessor are known: seats of tasks that are gone are free, and who was next begins.
+    pub(crate) fn resume_lanes(&mut self) {
+        let names: Vec<String> = self.lanes.keys().cloned().collect();
+        for name in names {
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            let waits = |task: &str| {
+                self.tasks.get(task).is_some_and(|task| matches!(task.state, State::Queued { .. }))
+            };
+            lane.queue.retain(|waiting| waits(&waiting.claim.task));
+            let holder = lane.holder.clone();
+            if let Some(Holding { claim, blocked: None }) = holder {
+                if waits(&claim.task) {
+                    // It was to begin, and its shim has not heard of it.
+                    self.admit(&claim.task);
+                } else if !self.tasks.contains_key(&claim.task) {
+                    lane.leave(&claim.task, None);
+                }
+            }
+            self.grant(&name);
+        }
+    }
+
+    fn put_lane(&mut self, name: &str) {
+        let Some(lane) = self.lanes.get(name) else { return };
+        if lane.is_idle() {
+            self.lanes.remove(name);
+            return self.put_doc(LANE, name, None);
+        }
+        if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane)) {
+            self.put_doc(LANE, name, Some(body));
+        }
+    }
+
+    // --- entering ---
+
+    /// Asks for a seat for a task that is about to be recorded. The record says what it got; whether it is to be held by its shim
+    /// until its turn comes is the answer.
+    pub(crate) fn enter_lane(
+        &self,
+        entry: &mut Entry,
+        params: &LaneParams,
+    ) -> Result<(Entering, bool), RpcError> {
+        let mut lane = self.lanes.get(&params.name).cloned().unwrap_or_default();
+        let owner = owner_of(&entry.session, &entry.doc.lineage);
+        let mut names: Vec<&str> = entry.doc.lineage.iter().map(String::as_str).collect();
+        names.push(&owner);
+        let mode = match params.mode {
+            LaneMode::Reject => Mode::Reject,
+            LaneMode::Queue => Mode::Queue,
+            LaneMode::Replace => Mode::Replace,
+        };
+        lane.check(&names, mode, params.generation).map_err(|refusal| refused(&params.name, refusal))?;
+        let bound = crate::config::bounds::LANE_QUEUE;
+        if lane.queue.len() >= bound {
+            let message = format!("{bound} tasks wait for lane {} already", params.name);
+            return Err(RpcError::new(ErrorKind::Busy, message).field("lane"));
+        }
+        let claim = Claim { task: entry.id.clone(), owner: owner.clone(), since_ms: self.now.wall_ms };
+        let seat = lane.enter(claim, mode);
+        entry.doc.lane = Some(SeatDoc { name: params.name.clone(), owner, generation: None });
+        let waits = seat != Seat::Free;
+        Ok((Entering { name: params.name.clone(), lane, seat }, waits))
+    }
+
+    /// Puts into the batch what the start changes about its lane. Behind `task.created`.
+    pub(crate) fn record_entering(&mut self, entry: &mut Entry, entering: &mut Entering) {
+        let Entering { name, lane, seat } = entering;
+        let generation = self.next_event();
+        let about = |entry: &Entry| (entry.id.clone(), entry.session.clone());
+        let (id, session) = about(entry);
+        if *seat == Seat::Free {
+            lane.grant(generation);
+            if let Some(seat) = &mut entry.doc.lane {
+                seat.generation = Some(generation);
+            }
+            let told = json!({ "lane": name, "generation": generation, "owner": owner_in(entry) });
+            self.emit("lane.granted", Some((&id, &session)), object(told));
+        } else {
+            let place = lane.queue.iter().position(|waiting| waiting.claim.task == id).map(|at| at + 1);
+            let told = json!({ "lane": name, "place": place, "owner": owner_in(entry) });
+            self.emit("lane.queued", Some((&id, &session)), object(told));
+        }
+        if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane)) {
+            self.put_doc(LANE, name, Some(body));
+        }
+    }
+
+    /// The start is durable: the lane is as was recorded, and whoever has to go is told to.
+    pub(crate) fn entered(&mut self, caller: &Caller, id: &str, entering: Entering) {
+        let Entering { name, lane, seat } = entering;
+        self.lanes.insert(name.clone(), lane);
+        let Seat::Waits { stop, gives_way } = seat else { return };
+        let reason = format!("replaced in lane {name} by {id}");
+        for task in gives_way.into_iter().chain(stop) {
+            let order = StopOrder::new(Level::Terminate, self.actor(caller, None), Some(&reason));
+            self.fence_owner(caller, &task, &order);
+            self.order_stop(&task, order);
+        }
+    }
+
+    // --- leaving ---
+
+    /// A task has ended, before that is durable: its seat is free, unless some of it lives on, and the next in line begins.
+    pub(crate) fn leave_lane(&mut self, entry: &Entry, info: &TaskInfo) {
+        let Some(seat) = &entry.doc.lane else { return };
+        let Some(lane) = self.lanes.get_mut(&seat.name) else { return };
+        let survivors = info.outcome.as_ref().map_or(0, |outcome| outcome.survivors.len());
+        let blocked = (survivors > 0).then(|| format!("{survivors} of its processes could not be stopped"));
+        let held = lane.holder.as_ref().is_some_and(|holding| holding.claim.task == entry.id);
+        lane.leave(&entry.id, blocked.clone());
+        if held {
+            let told = json!({ "lane": seat.name, "generation": seat.generation, "blocked": blocked });
+            self.emit("lane.left", Some((&entry.id, &entry.session)), object(told));
+        }
+        self.grant(&seat.name);
+    }
+
+    /// Gives a free seat to the next in line. In any case the lane is recorded as it is now.
+    pub(crate) fn grant(&mut self, name: &str) {
+        let generation = self.next_event();
+        let Some(lane) = self.lanes.get_mut(name) else { return };
+        if let Some(id) = lane.grant(generation)
+            && let Some(task) = self.tasks.get_mut(&id)
+        {
+            if let Some(seat) = &mut task.entry.doc.lane {
+                seat.generation = Some(generation);
+            }
+            if let Some(start) = &mut task.start {
+                // No shim has it yet: it begins when one does.
+                start.held = false;
+            }
+            let (session, owner) = (task.entry.session.clone(), owner_in(&task.entry));
+            self.changed.push(id.clone());
+            let told = json!({ "lane": name, "generation": generation, "owner": owner });
+            self.emit("lane.granted", Some((&id, &session)), object(told));
+            self.admit(&id);
+        }
+        self.put_lane(name);
+    }
+
+    /// The place of a task that waits: 1 is next.
+    pub(crate) fn place_in_lane(&self, entry: &Entry) -> Option<u64> {
+        let lane = self.lanes.get(&entry.doc.lane.as_ref()?.name)?;
+        let at = lane.queue.iter().position(|waiting| waiting.claim.task == entry.id)?;
+        Some(at as u64 + 1)
+    }
+
+    // --- fences ---
+
+    /// Somebody stops a task. If it holds a lane for somebody else, that owner may not have the lane until it is released; what
+    /// waits there in its name is ended with it.
+    pub(crate) fn fence_owner(&mut self, caller: &Caller, id: &str, order: &StopOrder) -> Option<FenceInfo> {
+        let entry = &self.tasks.get(id)?.entry;
+        let seat = entry.doc.lane.clone()?;
+        if self.names_of(&self.scope(caller)).contains(&seat.owner) {
+            return None;
+        }
+        let lane = self.lanes.get_mut(&seat.name)?;
+        lane.holder.as_ref().filter(|holding| holding.claim.task == id)?;
+        let fence = Fence {
+            owner: seat.owner,
+            generation: seat.generation.unwrap_or(lane.generation),
+            task: id.to_owned(),
+            by: order.actor.clone(),
+            at_ms: self.now.wall_ms,
+            reason: order.reason.clone(),
+        };
+        let info = fence_info(&seat.name, &fence);
+        let (in_vain, session) = (lane.fence(fence), entry.session.clone());
+        self.put_lane(&seat.name);
+        let FenceInfo { lane, owner, generation, by, reason, .. } = &info;
+        let told =
+            json!({ "lane": lane, "owner": owner, "generation": generation, "by": by, "reason": reason });
+        self.emit("lane.fenced", Some((id, &session)), object(told));
+        for task in in_vain {
+            let reason = format!("{} may not have lane {} any more: {}", info.owner, info.lane, words(&info));
+            self.order_stop(&task, StopOrder::new(Level::Terminate, order.actor.clone(), Some(&reason)));
+        }
+        Some(info)
+    }
+
+    /// The names under which somebody may own a lane: the owner that they would start for, and everything above.
+    pub(crate) fn names_of(&self, scope: &Scope) -> Vec<String> {
+        let (session, mut names) = match scope {
+            Scope::Person => (STANDING, Vec::new()),
+            Scope::Session(id) => {
+                let above = self.sessions.get(id).map(|session| session.doc.lineage.clone());
+                (id.as_str(), above.unwrap_or_default())
+            }
+            Scope::Task(id) => match self.tasks.get(id) {
+                Some(task) => {
+                    let mut names = task.entry.doc.lineage.clone();
+                    names.push(id.clone());
+                    (task.entry.session.as_str(), names)
+                }
+                None => (STANDING, Vec::new()),
+            },
+        };
+        let owner = owner_of(session, &names);
+        names.push(owner);
+        names
+    }
+
+    /// Refuses to talk to a task in a lane that the caller may not have any more.
+    pub(crate) fn check_fence(&self, caller: &Caller, entry: &Entry) -> Result<(), RpcError> {
+        let Some(seat) = &entry.doc.lane else { return Ok(()) };
+        let Some(lane) = self.lanes.get(&seat.name) else { return Ok(()) };
+        let names = self.names_of(&self.scope(caller));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        match lane.fence_before(&names) {
+            Some(fence) => Err(refused(&seat.name, Refusal::Fenced(fence.clone()))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn owner_in(entry: &Entry) -> Option<String> {
+    entry.doc.lane.as_ref().map(|seat| seat.owner.clone())
+}
+
+/// Who fenced an owner, when and why.
+fn words(fence: &FenceInfo) -> String {
+    let why = fence.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{} stopped {} at {}{why}", fence.by, fence.task, fence.at)
+}
+
+fn refused(lane: &str, refusal: Refusal) -> RpcError {
+    match refusal {
+        Refusal::Held(Holding { claim, blocked: None }) => {
+            let message = format!("lane {lane} is held by task {} of {}", claim.task, claim.owner);
+            RpcError::new(ErrorKind::LaneHeld, message)
+                .hint(format!(
+                    "wait for it (belay wait {0}), ask for {lane}:queue, or for {lane}:replace",
+                    claim.task
+                ))
+                .ids(vec![claim.task])
+        }
+        Refusal::Held(Holding { claim, blocked: Some(why) }) => {
+            let message = format!("lane {lane} is blocked by what is left of task {}: {why}", claim.task);
+            RpcError::new(ErrorKind::LaneHeld, message)
+                .hint(format!("end what is left of it, then: belay lanes release {lane}"))
+                .ids(vec![claim.task])
+        }
+        Refusal::Awaited(claim) => {
+            let message = format!("task {} of {} is about to begin in lane {lane}", claim.task, claim.owner);
+            RpcError::new(ErrorKind::LaneHeld, message).ids(vec![claim.task])
+        }
+        Refusal::Fenced(fence) => {
+            let info = fence_info(lane, &fence);
+            let message = format!("{} may not have lane {lane} any more: {}", info.owner, words(&info));
+            RpcError::new(ErrorKind::Fenced, message)
+                .hint(format!("ask the person who did that; belay lanes release {lane} lets it in again"))
+                .fence(info)
+        }
+        Refusal::Stale { claimed } => {
+            let message = format!("somebody else has held lane {lane} since generation {claimed}");
+            RpcError::new(ErrorKind::Fenced, message).hint("look who has it: belay lanes")
+        }
+    }
+    .field("lane")
+}

@@ -1,0 +1,105 @@
+//! Ends that somebody should hear of: what did not come to a proper end in a session, and completions that its client has not
+//! been told. Each is told once: not to whoever waited for it or stopped it, and again after a crash if it was not acknowledged.
+
+use belay_protocol::session::{Leftover, SessionState};
+use belay_protocol::task::{Status, TaskInfo};
+
+use crate::config::bounds;
+use crate::core::Core;
+use crate::doc::Entry;
+use crate::sessions::STANDING;
+use crate::world::World;
+
+/// The kind of a notice's document in the journal.
+const NOTICE: &str = "notice";
+
+impl<W: World> Core<W> {
+    pub(crate) fn load_notices(&mut self) -> Result<(), belay_journal::Error> {
+        for (key, task) in self.journal.docs(NOTICE)? {
+            let Some((id, seq)) = key.split_once('/') else { continue };
+            if let (Some(session), Ok(seq)) = (self.sessions.get_mut(id), seq.parse()) {
+                session.notices.insert(seq, task);
+            }
+        }
+        Ok(())
+    }
+
+    /// A task of these sessions has ended, before that is durable: what did not end properly is remembered, and its session's
+    /// client is to be told, unless it knows.
+    pub(crate) fn note_end(&mut self, entry: &Entry, info: &TaskInfo, seq: u64, told: bool) {
+        let left =
+            match info.status {
+                Status::StopFailed => {
+                    let survivors = info.outcome.as_ref().map_or(0, |outcome| outcome.survivors.len());
+                    Some(format!("{survivors} of its processes are alive after SIGKILL"))
+                }
+                Status::Lost => {
+                    let error = info.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
+                    Some(error.map_or_else(
+                        || "how it ended is not known".to_owned(),
+                        |error| error.message.clone(),
+                    ))
+                }
+                _ => None,
+            };
+        if let Some(why) = left {
+            let left = Leftover { id: entry.id.clone(), status: info.status.name().to_owned(), why };
+            for id in self.sessions_of(entry) {
+                if let Some(session) = self.sessions.get_mut(&id).filter(|_| id != STANDING) {
+                    session.doc.left.push(left.clone());
+                    let surplus = session.doc.left.len().saturating_sub(bounds::LEFTOVERS);
+                    session.doc.left.drain(..surplus);
+                    self.put_session(&id);
+                }
+            }
+        }
+        if !told && entry.session != STANDING {
+            self.leave_notice(&entry.session, seq, &entry.id);
+        }
+    }
+
+    fn leave_notice(&mut self, id: &str, seq: u64, task: &str) {
+        let Some(session) =
+            self.sessions.get_mut(id).filter(|session| session.doc.state != SessionState::Ended)
+        else {
+            return;
+        };
+        session.notices.insert(seq, task.to_owned());
+        let surplus = session.notices.len() > bounds::NOTICES_PER_SESSION;
+        let oldest = surplus.then(|| session.notices.pop_first()).flatten();
+        self.put_doc(NOTICE, &notice_key(id, seq), Some(task.to_owned()));
+        if let Some((seq, _)) = oldest {
+            self.put_doc(NOTICE, &notice_key(id, seq), None);
+        }
+    }
+
+    /// These ends have been told.
+    pub(crate) fn forget_notices(&mut self, id: &str, told: impl Fn(u64, &str) -> bool) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let gone: Vec<u64> =
+            session.notices.iter().filter(|(seq, task)| told(**seq, task)).map(|(seq, _)| *seq).collect();
+        session.notices.retain(|seq, _| !gone.contains(seq));
+        for seq in gone {
+            self.put_doc(NOTICE, &notice_key(id, seq), None);
+        }
+    }
+
+    /// The sessions that a task is in: its own, and those above.
+    pub(crate) fn sessions_of(&self, entry: &Entry) -> Vec<String> {
+        let above = entry.doc.lineage.iter().filter(|above| self.sessions.contains_key(*above));
+        let own = Some(&entry.session).filter(|own| !entry.doc.lineage.contains(own));
+        above.chain(own).cloned().collect()
+    }
+
+    /// The end of a task is durable: who waited for its sessions may be answered.
+    pub(crate) fn serve_sessions_of(&mut self, entry: &Entry) {
+        for id in self.sessions_of(entry) {
+            self.session_may_be_over(&id);
+            self.serve_session(&id);
+        }
+    }
+}
+
+fn notice_key(session: &str, seq: u64) -> String {
+    format!("{session}/{seq}")
+}

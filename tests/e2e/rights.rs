@@ -1,0 +1,229 @@
+//! Who may do what: an agent sees, starts under and stops its own subtree and nothing else, whatever it says of itself; a person
+//! sees all of theirs.
+
+use belay_protocol::ErrorKind;
+use belay_protocol::daemon::ScopeInfo;
+use belay_protocol::event;
+use belay_protocol::methods::{
+    EventRead, OutputRead, SessionOpen, TaskGet, TaskList, TaskStart, TaskStop, TaskWrite,
+};
+use belay_protocol::output::{From, ReadParams};
+use belay_protocol::session::{Defaults, OpenParams};
+use belay_protocol::task::{GetParams, ListParams, StartParams, Status, StopVerdict, TaskInfo, WriteParams};
+use belay_testkit::{Output, World};
+
+use crate::sessions::open;
+use crate::support::{FOREVER, refused, stop_of, world};
+
+/// Runs a line of shell inside a task of its own, as an agent would; `$BELAY` is the command.
+fn inside(world: &World, line: &str) -> Output {
+    let belay = world.program().to_str().unwrap();
+    world.belay(["run", "--env", &format!("BELAY={belay}"), "-c", line])
+}
+
+fn ids(listed: Vec<TaskInfo>) -> Vec<String> {
+    listed.into_iter().map(|task| task.id).collect()
+}
+
+// proves L6, K4
+#[test]
+fn what_runs_inside_a_task_sees_and_stops_its_own_subtree_and_nothing_else() {
+    let world = world();
+    let foreign = world.run_detached(["sh", "-c", &format!("echo secret; sleep {FOREVER}")]);
+    let listed: Vec<TaskInfo> = inside(&world, r#"exec "$BELAY" ps -a --json"#).ok().json_lines();
+    assert_eq!(listed.len(), 1, "itself: {listed:?}");
+    assert_eq!(listed[0].command, r#"exec "$BELAY" ps -a --json"#);
+    for line in ["logs", "inspect", "wait", "rm", "detach", "attach"] {
+        let said = inside(&world, &format!(r#""$BELAY" {line} {foreign}"#));
+        assert_eq!((said.code, said.stdout.as_slice()), (Some(1), b"".as_slice()), "{line}: {said}");
+    }
+    let said = inside(&world, &format!(r#""$BELAY" stop {foreign}"#));
+    assert_eq!(said.code, Some(1));
+    let told = format!("{foreign} not permitted: this task is not yours to stop\n");
+    assert_eq!(String::from_utf8(said.stderr).unwrap(), told);
+    assert_eq!(world.get(&foreign).status, Status::Running);
+    // Not even by the beginning of its name.
+    let said = inside(&world, &format!(r#""$BELAY" stop {}"#, &foreign[..8]));
+    assert_eq!(said.code, Some(1), "{said}");
+    assert_eq!(world.get(&foreign).status, Status::Running);
+    // What it starts is its own.
+    let line = format!(
+        r#"id=$("$BELAY" run -d -- sleep {FOREVER}) && "$BELAY" stop "$id" >/dev/null && echo "$id""#
+    );
+    let own = inside(&world, &line).ok().line();
+    assert_eq!(world.wait_ended(&own).status, Status::Cancelled);
+    let actor = world.get(&own).outcome.unwrap().actor.unwrap();
+    assert_eq!(actor, format!("task:{}", world.get(&own).parent.unwrap()));
+}
+
+/// A process that hides where it comes from is looked at, not believed.
+// proves L6, X4
+#[test]
+fn a_task_cannot_speak_as_a_person_by_forgetting_who_it_is() {
+    let world = world();
+    let foreign = world.run_detached(["sleep", FOREVER]);
+    let home = world.home().to_str().unwrap();
+    let bare = format!(r#"env -i BELAY_HOME='{home}' "$BELAY""#);
+    for how in [
+        bare.clone(),
+        format!("setsid {bare}"),
+        // An orphan: its parent is gone when it connects.
+        format!("{{ (sleep 0.2; exec {bare} stop {foreign}) & }}; exit"),
+    ] {
+        let line = if how.contains("exit") { how } else { format!("{how} stop {foreign}") };
+        inside(&world, &line);
+        assert_eq!(world.get(&foreign).status, Status::Running, "{line}");
+    }
+    for verb in ["down --stop-tasks", "gc --all", "doctor"] {
+        let said = inside(&world, &format!("{bare} {verb}"));
+        assert_eq!(said.code, Some(1), "{verb}: {said}");
+    }
+    assert_eq!(world.get(&foreign).status, Status::Running);
+    // With a token of somebody above it, it speaks for nobody.
+    let outer = open(&world, OpenParams::default());
+    let line = format!("BELAY_TOKEN='{}' \"$BELAY\" ps", outer.token);
+    let said = inside(&world, &line);
+    assert_eq!(said.code, Some(1), "{said}");
+}
+
+// proves L6, L2
+#[test]
+fn a_token_narrows_a_connection_to_its_session() {
+    let world = world();
+    let (one, other) = (open(&world, OpenParams::default()), open(&world, OpenParams::default()));
+    let mut client = world.client_as(&one.token);
+    assert_eq!(client.hello().unwrap().scope, ScopeInfo::Session { id: one.session.id.clone() });
+    let params = StartParams { stdin: true, ..world.start_params(&["cat"]) };
+    let own = client.call::<TaskStart>(&params).unwrap();
+    assert_eq!((own.session.as_str(), own.parent.as_deref()), (one.session.id.as_str(), None));
+    let foreign = world.client_as(&other.token).call::<TaskStart>(&params).unwrap();
+    let listed = |client: &mut belay_client::Client| {
+        ids(client.call::<TaskList>(&ListParams { all: true, ..ListParams::default() }).unwrap().tasks)
+    };
+    assert_eq!(listed(&mut client), [own.id.as_str()]);
+    assert_eq!(listed(&mut world.client()), [foreign.id.as_str(), own.id.as_str()]);
+    let get = GetParams { id: foreign.id.clone() };
+    assert_eq!(refused(client.call::<TaskGet>(&get)).data.kind, ErrorKind::NotPermitted);
+    let read = ReadParams {
+        id: foreign.id.clone(),
+        from: From::Offset(0),
+        max_bytes: None,
+        stream: None,
+        text: false,
+    };
+    assert_eq!(refused(client.call::<OutputRead>(&read)).data.kind, ErrorKind::NotPermitted);
+    let write = WriteParams { id: foreign.id.clone(), data: "x".into(), close: false, key: None };
+    assert_eq!(refused(client.call::<TaskWrite>(&write)).data.kind, ErrorKind::NotPermitted);
+    let stopped = client.call::<TaskStop>(&stop_of(&foreign.id)).unwrap();
+    assert_eq!(stopped.result, StopVerdict::NotPermitted);
+    // Nor can it start something in a session that is not its own.
+    let elsewhere = StartParams { session: Some(other.session.id), ..params };
+    assert_eq!(refused(client.call::<TaskStart>(&elsewhere)).data.kind, ErrorKind::NotFound);
+    // Its events are those of its own tasks, under the numbers that they have for everybody.
+    let all = event::ReadParams::default();
+    let seen = client.call::<EventRead>(&all).unwrap();
+    let others = world.client().call::<EventRead>(&all).unwrap().events;
+    let mine = |event: &event::EventInfo| event.session.as_deref() == Some(one.session.id.as_str());
+    let mine: Vec<event::EventInfo> = others.into_iter().filter(mine).collect();
+    assert_eq!(seen.events, mine);
+    assert!(seen.events.iter().all(|event| event.task.as_ref().is_none_or(|task| *task == own.id)));
+    // The same idempotency token does not lead to the task of another.
+    let again = StartParams { token: Some("t".to_owned()), ..world.start_params(&["true"]) };
+    world.client_as(&other.token).call::<TaskStart>(&again).unwrap();
+    let error = refused(client.call::<TaskStart>(&again));
+    assert_eq!((error.data.kind, error.data.ids.len()), (ErrorKind::Conflict, 0));
+}
+
+// proves X4
+#[test]
+fn what_runs_inside_a_session_cannot_change_the_policy_that_binds_it() {
+    let world = world();
+    let defaults = Defaults { ttl_ms: Some(60_000), grace_ms: Some(500), ..Defaults::default() };
+    let opened = open(&world, OpenParams { defaults, max_tasks: Some(3), ..OpenParams::default() });
+    let id = opened.session.id.clone();
+    let belay = world.program().to_str().unwrap();
+    let try_inside =
+        |line: &str| world.belay(["run", "--session", &id, "--env", &format!("BELAY={belay}"), "-c", line]);
+    for (line, words) in [
+        (format!(r#""$BELAY" run -d --keep -- sleep {FOREVER}"#), "cannot change that"),
+        (format!(r#""$BELAY" run -d --ttl 2h -- sleep {FOREVER}"#), "the session allows 60000"),
+        (format!(r#""$BELAY" run -d --grace 1m -- sleep {FOREVER}"#), "the session allows 500"),
+        (format!(r#""$BELAY" sessions close {id}"#), "binds you"),
+        (format!(r#""$BELAY" sessions renew {id}"#), "binds you"),
+        (format!(r#""$BELAY" run -d --session user -- sleep {FOREVER}"#), "there is no session user"),
+    ] {
+        let said = try_inside(&line);
+        assert_eq!(said.code, Some(1), "{line}: {said}");
+        let told = String::from_utf8(said.stderr).unwrap();
+        assert!(told.contains(words), "{line}: {told}");
+    }
+    // A session of its own inside does not lift the limit of the one around it.
+    let line = format!(
+        r#"eval "$("$BELAY" sessions open --on-end keep --export)"; n=0
+        while "$BELAY" run -d --ttl 10s -- sleep {FOREVER} >/dev/null 2>&1; do n=$((n+1)); done; echo $n"#
+    );
+    assert_eq!(try_inside(&line).ok().line(), "2", "three with the shell itself");
+    // Less is always allowed; and its own client may ask for more.
+    try_inside(r#""$BELAY" sessions show "$BELAY_SESSION" >/dev/null"#).ok();
+    let mut client = world.client_as(&opened.token);
+    client
+        .call::<belay_protocol::methods::SessionClose>(&belay_protocol::session::CloseParams {
+            id: id.clone(),
+            on_end: None,
+            reason: None,
+            actor: None,
+        })
+        .unwrap();
+    let reopened = open(&world, OpenParams { defaults, ..OpenParams::default() });
+    let longer = StartParams { ttl_ms: Some(600_000), keep: true, ..world.start_params(&["sleep", FOREVER]) };
+    world.client_as(&reopened.token).call::<TaskStart>(&longer).unwrap();
+}
+
+// proves K7, L2
+#[test]
+fn a_cascade_stops_what_was_started_below_leaf_first_and_without_it_they_stay() {
+    let world = world();
+    let belay = world.program().to_str().unwrap();
+    // Three levels: each prints what it has started, and stays.
+    let line = format!(
+        r#"if [ "$1" -gt 0 ]; then "$0" run -d -- sh -c "$2" "$0" $(($1 - 1)) "$2"; fi; sleep {FOREVER}"#
+    );
+    let nest = || {
+        let root = world.run_detached(["sh", "-c", &line, belay, "2", &line]);
+        let below = |id: &str| {
+            let said = world.wait_for_output(id, "what it has started", |said| said.ends_with(b"\n"));
+            String::from_utf8(said).unwrap().trim_end().to_owned()
+        };
+        let middle = below(&root);
+        let leaf = below(&middle);
+        [root, middle, leaf]
+    };
+    let [root, middle, leaf] = nest();
+    assert_eq!(world.get(&leaf).lineage, [root.as_str(), middle.as_str()]);
+    let shown = world.belay(["ps", "--tree"]).ok().line();
+    let rows: Vec<&str> = shown.lines().skip(1).map(|row| row.split("  sh-").next().unwrap()).collect();
+    assert!(
+        rows.len() == 3
+            && shown.contains(&format!("\n  {middle}"))
+            && shown.contains(&format!("\n    {leaf}")),
+        "{shown}"
+    );
+    let told = world.belay(["stop", "--cascade", "--json", &root]).ok();
+    let told: belay_protocol::task::StopResult = told.json();
+    let order: Vec<&str> = told.below.iter().map(|below| below.id.as_str()).collect();
+    assert_eq!((order, told.id.as_str()), (vec![leaf.as_str(), middle.as_str()], root.as_str()));
+    let ended = |id: &str| world.get(id).ended_at.unwrap();
+    assert!(ended(&leaf) <= ended(&middle) && ended(&middle) <= ended(&root));
+
+    let [root, middle, leaf] = nest();
+    world.stop(&stop_of(&root));
+    assert_eq!([world.get(&middle).status, world.get(&leaf).status], [Status::Running; 2]);
+    // The lineage goes on without the one that is gone.
+    let told = world.belay(["stop", "--cascade", "--json", &root]).ok();
+    let told: belay_protocol::task::StopResult = told.json();
+    assert_eq!((told.result, told.below.len()), (StopVerdict::AlreadyEnded, 2));
+    assert_eq!(world.get(&leaf).status, Status::Cancelled);
+    let mut agent = world.client();
+    let session = agent.call::<SessionOpen>(&OpenParams::default()).unwrap();
+    assert!(session.session.drained);
+}
