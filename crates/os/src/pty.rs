@@ -44,6 +44,7 @@ pub fn end_of_input(terminal: impl AsFd) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::{Errno, FdFlags, fcntl_getfd, read, write};
     use rustix::termios::tcgetwinsize;
 
@@ -72,6 +73,9 @@ mod tests {
         let mut heard = [0; 20];
         let length = read(&master, &mut heard).unwrap();
         assert_eq!(&heard[..length], b"one\r\ntwo");
+        // A child that another test makes just now has it open until it executes.
+        let mut hung_up = [PollFd::new(&master, PollFlags::empty())];
+        poll(&mut hung_up, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
         assert_eq!(read(&master, &mut heard), Err(Errno::IO));
     }
 }
