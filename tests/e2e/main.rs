@@ -33,6 +33,7 @@ mod pressure;
 mod raw;
 mod readers;
 mod retention;
+mod retry;
 mod shell;
 mod start;
 mod stop;

@@ -171,6 +171,12 @@ pub(crate) struct RunArgs {
     /// How long it may take to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
+    /// Run it again, at most N times, when it fails by itself; it stays one task, with one log
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) retry: Option<u32>,
+    /// How long after each failure; else 1s
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "retry")]
+    pub(crate) retry_delay: Option<Duration>,
     /// Give it a standard input: ours, or with -d what `belay send` writes
     #[arg(long)]
     pub(crate) stdin: bool,

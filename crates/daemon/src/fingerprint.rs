@@ -25,6 +25,8 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         ttl_ms,
         silence_ms,
         grace_ms,
+        retries,
+        retry_delay_ms,
         output_limit_bytes,
         token: _,
         parent,
@@ -39,6 +41,9 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     // Behind the rest, so that starts without one have the hash that earlier daemons noted for them.
     if let Some(size) = pty {
         text.extend(serde_json::to_vec(size).unwrap_or_default());
+    }
+    if *retries > 0 {
+        text.extend(serde_json::to_vec(&(retries, retry_delay_ms)).unwrap_or_default());
     }
     keyed(key, &text)
 }

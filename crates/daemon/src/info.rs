@@ -5,7 +5,7 @@ use belay_protocol::Timestamp;
 use belay_protocol::life::{ExitStatus, OutputInfo};
 use belay_protocol::shim::Now;
 use belay_protocol::task::{
-    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, StoppingInfo, TaskInfo,
+    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, Status, StoppingInfo, TaskInfo,
 };
 use belay_record::convert::{Wire as _, outcome_info};
 
@@ -40,8 +40,9 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         lane: None,
         started_at: Timestamp(entry.started_ms),
         ended_at: end.map(|end| Timestamp(end.ended_at_ms)),
-        pid: doc.leader.map(|leader| leader.pid),
+        pid: doc.leader.filter(|_| doc.status != Status::Resting).map(|leader| leader.pid),
         leader: leader_info(entry, live.state),
+        attempt: doc.attempt,
         pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
         output: output_info(entry, live),
@@ -57,7 +58,8 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
 }
 
 fn leader_info(entry: &Entry, state: Option<&State>) -> Option<LeaderInfo> {
-    let leader = entry.doc.leader?;
+    // Between two attempts there is none.
+    let leader = entry.doc.leader.filter(|_| entry.doc.status != Status::Resting)?;
     let seen = state.and_then(State::leader).and_then(Leader::exit).map(|exit| exit.to_wire());
     let (exit_code, signal) = match seen.or(entry.doc.leader_exit) {
         Some(ExitStatus::Code(code)) => (Some(code), None),
@@ -88,6 +90,7 @@ fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
         timeout: clock(ClockName::Timeout, clocks.timeout_ms),
         ttl: clock(ClockName::Ttl, clocks.ttl_ms),
         silence: clock(ClockName::Silence, clocks.silence_ms),
+        retry: clock(ClockName::Retry, (clocks.retries > 0).then_some(clocks.retry_delay_ms)),
         grace: clock(ClockName::Grace, Some(clocks.grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
     }
 }

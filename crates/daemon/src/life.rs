@@ -1,6 +1,6 @@
 //! Following the tasks that shims hold: each life event is applied once, recorded once, and told to whoever waits.
 
-use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
+use belay_model::{Cause, Event, Leader, Outcome, Policy, Resting, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::{CaptureFault, Receipt, SignalSent, SurvivorInfo};
@@ -81,14 +81,10 @@ impl<W: World> Core<W> {
         }
         task.applied = item.number;
         let doc = &mut task.entry.doc;
-        match &item.event {
-            LifeEvent::Spawned { process, .. } => doc.leader = Some(*process),
-            LifeEvent::LeaderExited { exit } => doc.leader_exit = Some(*exit),
-            _ => {}
-        }
         let before = task.state.clone();
         let was_detached = before.detached();
         task.state = step(&task.policy, before, event_from_wire(item.event.clone())).state;
+        doc.note(&item.event, &task.state);
         if let Some(end) = &item.end {
             // The shim was there; what it says about the end counts, also if a newer daemon would judge otherwise.
             task.state = State::Ended(Outcome::from_wire(end.end.clone()));
@@ -116,7 +112,7 @@ impl<W: World> Core<W> {
     fn record_life(&mut self, id: &str, item: &LifeItem) {
         let Some(task) = self.tasks.get(id) else { return };
         let (session, ended) = (task.entry.session.clone(), task.state.is_ended());
-        if let Some((kind, more)) = describe(&item.event, &task.state, item.end.as_deref()) {
+        if let Some((kind, more)) = describe(&item.event, &task.state, &task.policy, item.end.as_deref()) {
             self.emit(kind, Some((id, &session)), more);
         }
         if !ended {
@@ -130,7 +126,7 @@ impl<W: World> Core<W> {
     /// Whoever waited for the start gets the id; whoever waits for the end hears it too, once.
     pub(crate) fn answer_started(&mut self, id: &str) {
         let Some(task) = self.tasks.get(id) else { return };
-        if !matches!(task.state, State::Running(_) | State::Stopping(_)) {
+        if !task.state.has_begun() {
             return;
         }
         for pending in task.pending.clone() {
@@ -377,6 +373,7 @@ pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
 fn describe(
     event: &LifeEvent,
     state: &State,
+    policy: &Policy,
     end: Option<&EndRecord>,
 ) -> Option<(&'static str, Map<String, Value>)> {
     if state.is_ended() {
@@ -384,10 +381,21 @@ fn describe(
     }
     let detached = object(json!({ "by": detached_by(event) }));
     match event {
-        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_)) => {
+        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_) | State::Resting(_)) => {
             Some(("task.detached", detached))
         }
-        LifeEvent::Spawned { process, .. } => Some(("task.started", object(json!({ "pid": process.pid })))),
+        LifeEvent::Spawned { process, .. } if policy.retries == 0 => {
+            Some(("task.started", object(json!({ "pid": process.pid }))))
+        }
+        LifeEvent::Spawned { process, .. } => {
+            Some(("task.started", object(json!({ "pid": process.pid, "attempt": state.attempt() }))))
+        }
+        LifeEvent::TreeEmpty => {
+            let State::Resting(Resting { attempt, last, .. }) = state else { return None };
+            let told =
+                json!({ "exit": last.to_wire(), "attempt": attempt, "next_ms": policy.retry_delay_ms });
+            Some(("task.attempt_ended", object(told)))
+        }
         LifeEvent::LeaderExited { exit } => Some(("task.leader_exited", object(json!({ "exit": exit })))),
         LifeEvent::Stop { .. } | LifeEvent::ClockRanOut { .. } | LifeEvent::BudgetRanOut { .. } => {
             let State::Stopping(stopping) = state else { return None };
@@ -398,7 +406,6 @@ fn describe(
         // It may have been detached while it waited for its turn.
         LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => Some(("task.detached", detached)),
         LifeEvent::SpawnFailed { .. }
-        | LifeEvent::TreeEmpty
         | LifeEvent::Detach { .. }
         | LifeEvent::Signalled { .. }
         | LifeEvent::Survivors { .. }

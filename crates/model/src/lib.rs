@@ -7,9 +7,11 @@ pub mod id;
 pub mod life;
 pub mod outcome;
 pub mod policy;
+pub mod state;
 pub mod table;
 
 pub use id::{BadId, Kind, TaskId};
-pub use life::{Delivered, Effect, Event, Leader, Running, State, Step, Stopping, step};
+pub use life::{Effect, Event, Step, step};
 pub use outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
 pub use policy::{Level, OnLimit, Policy};
+pub use state::{Delivered, Leader, Resting, Running, State, Stopping};

@@ -19,7 +19,8 @@ impl Exit {
     }
 }
 
-/// The clocks of a task. The last three are not limits: a leader that has left others behind, and a stop that is under way.
+/// The clocks of a task. The last four are not limits: a leader that has left others behind, a pause between two attempts,
+/// and a stop that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Clock {
     Foreground,
@@ -27,13 +28,15 @@ pub enum Clock {
     Silence,
     /// The leader has exited and nobody knows yet whether others stay.
     Leave,
+    /// The last attempt has failed and the next has not begun.
+    Retry,
     Grace,
     Kill,
 }
 
 impl Clock {
-    pub const ALL: [Self; 6] =
-        [Self::Foreground, Self::Ttl, Self::Silence, Self::Leave, Self::Grace, Self::Kill];
+    pub const ALL: [Self; 7] =
+        [Self::Foreground, Self::Ttl, Self::Silence, Self::Leave, Self::Retry, Self::Grace, Self::Kill];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,6 +44,7 @@ impl Clock {
             Self::Ttl => "ttl",
             Self::Silence => "silence",
             Self::Leave => "leave",
+            Self::Retry => "retry",
             Self::Grace => "grace",
             Self::Kill => "kill",
         }

@@ -61,9 +61,31 @@ fn policies() -> impl Strategy<Value = Policy> {
     let clock = || prop::option::of(1..9_000u64);
     let limits = (clock(), clock(), clock(), 1..9_000u64);
     let on_limit = prop::sample::select(vec![OnLimit::Stop, OnLimit::Detach]);
-    (limits, on_limit).prop_map(|((foreground_ms, ttl_ms, silence_ms, grace_ms), on_foreground_limit)| {
-        Policy { foreground_ms, on_foreground_limit, ttl_ms, silence_ms, grace_ms, ..Policy::default() }
+    let again = (prop_oneof![Just(0), 1..4u32], 0..9_000u64);
+    (limits, on_limit, again).prop_map(|(limits, on_foreground_limit, (retries, retry_delay_ms))| {
+        let (foreground_ms, ttl_ms, silence_ms, grace_ms) = limits;
+        Policy {
+            foreground_ms,
+            on_foreground_limit,
+            ttl_ms,
+            silence_ms,
+            grace_ms,
+            retries,
+            retry_delay_ms,
+            ..Policy::default()
+        }
     })
+}
+
+/// Sequences in which an attempt often begins and fails, and anything may come in between.
+fn attempts() -> impl Strategy<Value = Vec<Event>> {
+    let attempt = prop_oneof![
+        4 => exits().prop_map(|exit| vec![Event::Spawned, Event::LeaderExited(exit), Event::TreeEmpty]),
+        3 => Just(vec![Event::ClockRanOut(Clock::Retry)]),
+        1 => events().prop_map(|event| vec![event]),
+    ];
+    let rest = prop::collection::vec(attempt, 0..30);
+    rest.prop_map(|events| std::iter::once(Event::Admitted).chain(events.into_iter().flatten()).collect())
 }
 
 /// Keeps the clocks as a runner would.
@@ -92,7 +114,7 @@ proptest! {
 
     // proves F5: whatever races, exactly one end, and no effect after it
     #[test]
-    fn there_is_one_end_and_nothing_after_it(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..60)) {
+    fn there_is_one_end_and_nothing_after_it(policy in policies(), detached: bool, events in prop_oneof![prop::collection::vec(events(), 0..60), attempts()]) {
         let mut state = State::new(detached);
         let mut finishes = 0;
         for event in events {
@@ -147,20 +169,72 @@ proptest! {
         prop_assert!(levels.windows(2).all(|pair| pair[0] < pair[1]), "levels out of order: {levels:?}");
     }
 
+    // proves K9: no attempt begins but by the rule, and none after a stop, a limit or an end
+    #[test]
+    fn attempts_are_counted_and_end_for_good(policy in policies(), events in attempts()) {
+        let mut state = State::new(false);
+        let (mut spawns, mut is_over) = (0, false);
+        for event in events {
+            let before = state.clone();
+            let stops = matches!(event, Event::Stop(_));
+            let done = step(&policy, state, event);
+            let begins = done.effects.contains(&Effect::Spawn);
+            spawns += u32::from(begins);
+            prop_assert!(spawns <= 1 + policy.retries);
+            prop_assert!(!(begins && is_over), "begun after a stop: {before:?}");
+            let may_begin = matches!(before, State::Queued { .. } | State::Resting(_));
+            prop_assert!(!begins || may_begin, "begun on top of another: {before:?}");
+            if let State::Resting(now) = &done.state {
+                prop_assert!(now.last != Exit::SUCCESS && now.attempt == spawns && now.attempt <= policy.retries);
+            }
+            if matches!(done.state, State::Starting { .. } | State::Running(_)) {
+                prop_assert_eq!(done.state.attempt(), spawns);
+            }
+            is_over |= stops || matches!(done.state, State::Stopping(_) | State::Ended(_));
+            state = done.state;
+        }
+    }
+
+    // proves K9, K5: between two attempts there is nobody to be stopped, and it is over at once
+    #[test]
+    fn a_stop_while_resting_is_the_end(policy in policies(), order in orders(), exit in exits(), noise in events()) {
+        prop_assume!(exit != Exit::SUCCESS);
+        let policy = Policy { retries: policy.retries + 1, ..policy };
+        let events = [Event::Admitted, Event::Spawned, Event::LeaderExited(exit), Event::TreeEmpty];
+        let (resting, _) = live(&policy, events);
+        prop_assert!(matches!(resting, State::Resting(_)), "{resting:?}");
+        let done = step(&policy, resting, Event::Stop(order.clone()));
+        prop_assert_eq!(&done.state, &State::Ended(Outcome::Cancelled { order, exit: Some(exit) }));
+        prop_assert_eq!(&done.effects, &[Effect::Finish]);
+        prop_assert!(step(&policy, done.state, noise).effects.is_empty());
+    }
+
     // proves R1, R3: which clocks run follows from the state alone
     #[test]
-    fn clocks_are_armed_by_rule(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..40)) {
+    fn clocks_are_armed_by_rule(policy in policies(), detached: bool, events in prop_oneof![prop::collection::vec(events(), 0..40), attempts()]) {
         let policy = Policy { born_detached: detached, ..policy };
         let mut state = State::new(detached);
         let mut armed = Armed::default();
         for event in events {
+            // Whatever follows when it rings, it does not run any more.
+            if event == Event::ClockRanOut(Clock::Retry) {
+                armed.0.remove(&Clock::Retry);
+            }
             let done = step(&policy, state, event);
             armed.apply(&done.effects);
             state = done.state;
             let has = |clock| armed.0.contains_key(&clock);
             match &state {
-                State::Queued { .. } | State::Starting { .. } | State::Ended(_) => prop_assert!(armed.0.is_empty(), "{:?} in {state:?}", armed.0),
+                State::Queued { .. } | State::Starting { attempt: 1, .. } | State::Ended(_) => prop_assert!(armed.0.is_empty(), "{:?} in {state:?}", armed.0),
+                State::Starting { .. } | State::Resting(_) => {
+                    let minded = policy.foreground_ms.is_some() && (!state.detached() || detached);
+                    prop_assert_eq!(has(Clock::Foreground), minded);
+                    prop_assert_eq!(has(Clock::Ttl), state.detached() && policy.ttl_ms.is_some());
+                    prop_assert_eq!(has(Clock::Retry), matches!(state, State::Resting(_)));
+                    prop_assert!(!has(Clock::Silence) && !has(Clock::Leave) && !has(Clock::Grace) && !has(Clock::Kill));
+                }
                 State::Running(now) => {
+                    prop_assert!(!has(Clock::Retry));
                     prop_assert_eq!(has(Clock::Ttl), now.detached && policy.ttl_ms.is_some());
                     prop_assert_eq!(has(Clock::Silence), policy.silence_ms.is_some());
                     prop_assert!(!has(Clock::Grace) && !has(Clock::Kill));
@@ -169,7 +243,7 @@ proptest! {
                     prop_assert_eq!(has(Clock::Foreground), minded);
                 }
                 State::Stopping(now) => {
-                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence) && !has(Clock::Leave));
+                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence) && !has(Clock::Leave) && !has(Clock::Retry));
                     prop_assert_eq!(has(Clock::Kill), now.level == Level::Kill);
                     prop_assert_eq!(has(Clock::Grace), now.level < Level::Kill);
                 }
@@ -266,7 +340,7 @@ fn the_foreground_limit_detaches_if_it_shall() {
     let rings = || [Event::Admitted, Event::Spawned, Event::ClockRanOut(Clock::Foreground)];
     assert!(matches!(live(&stop, rings()).0, State::Stopping(_)));
     let (state, effects) = live(&detach, rings());
-    assert_eq!(state, State::Running(Running { leader: Leader::Alive, detached: true }));
+    assert_eq!(state, State::Running(Running { leader: Leader::Alive, detached: true, attempt: 1 }));
     assert_eq!(effects, [Effect::Clear(Clock::Foreground), Effect::Arm(Clock::Ttl, 20)]);
 }
 
@@ -284,4 +358,25 @@ fn a_leader_that_leaves_others_behind_detaches() {
     assert_eq!(effects, [Effect::Clear(Clock::Leave)]);
     let (state, _) = live(&policy, gone.into_iter().chain([Event::TreeEmpty]));
     assert_eq!(state.outcome(), Some(&Outcome::Exited(Exit::Code(3))));
+}
+
+// proves K9, R1: the limits of a task count over all attempts, and end it also between two of them
+#[test]
+fn a_limit_ends_a_task_that_rests() {
+    let policy = Policy { foreground_ms: Some(10), ttl_ms: Some(20), retries: 3, ..Policy::default() };
+    let exit = Exit::Code(7);
+    let failed = [Event::Admitted, Event::Spawned, Event::LeaderExited(exit), Event::TreeEmpty];
+    let (resting, effects) = live(&policy, failed);
+    assert_eq!(effects, [Effect::Clear(Clock::Leave), Effect::Arm(Clock::Retry, 1_000)]);
+    let timed_out = step(&policy, resting.clone(), Event::ClockRanOut(Clock::Foreground)).state;
+    let outcome = Outcome::TimedOut { clock: Clock::Foreground, limit_ms: 10, exit: Some(exit) };
+    assert_eq!(timed_out, State::Ended(outcome));
+    let detached = step(&policy, resting, Event::Detach);
+    assert!(detached.state.detached());
+    assert_eq!(detached.effects, [Effect::Clear(Clock::Foreground), Effect::Arm(Clock::Ttl, 20)]);
+    let again = step(&policy, detached.state, Event::ClockRanOut(Clock::Retry));
+    let second = State::Starting { detached: true, stop: None, attempt: 2 };
+    assert_eq!((again.state, again.effects), (second.clone(), vec![Effect::Spawn]));
+    let second = step(&policy, second, Event::Spawned);
+    assert!(second.effects.is_empty(), "its time to live runs already: {:?}", second.effects);
 }

@@ -23,6 +23,8 @@ pub enum ClockName {
     Silence,
     /// The leader has exited, and whether others stay is being seen.
     Leave,
+    /// The last attempt has failed, and the next begins when it rings.
+    Retry,
     Grace,
     Kill,
 }

@@ -138,6 +138,16 @@ pub struct Clocks {
     pub silence_ms: Option<u64>,
     pub grace_ms: u64,
     pub kill_ms: u64,
+    /// How often it is run again when it has failed by itself, and how long after each failure.
+    #[serde(default, skip_serializing_if = "none")]
+    pub retries: u32,
+    #[serde(default)]
+    pub retry_delay_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn none(number: &u32) -> bool {
+    *number == 0
 }
 
 /// From a shim to the daemon.

@@ -37,7 +37,7 @@ macro_rules! same {
 
 same!(Level, StopLevel, Drain => Drain, Interrupt => Interrupt, Terminate => Terminate, Kill => Kill);
 same!(OnLimit, OnTimeout, Stop => Stop, Detach => Detach);
-same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Leave => Leave, Grace => Grace, Kill => Kill);
+same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Leave => Leave, Retry => Retry, Grace => Grace, Kill => Kill);
 same!(SpawnStage, StartStage, Resources => Resources, Cwd => Cwd, Program => Program, Shell => Shell,
     Arguments => Arguments, Limits => Limits, Holder => Holder);
 same!(Kind, TaskKind, Shell => Shell, Agent => Agent);
@@ -221,7 +221,7 @@ pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
 
 /// The rules of a task that was started with or without somebody waiting for it.
 pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
-    let Clocks { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, kill_ms } = *clocks;
+    let Clocks { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, kill_ms, .. } = *clocks;
     Policy {
         foreground_ms: timeout_ms,
         on_foreground_limit: OnLimit::from_wire(on_timeout),
@@ -230,6 +230,8 @@ pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
         silence_ms,
         grace_ms,
         kill_ms,
+        retries: clocks.retries,
+        retry_delay_ms: clocks.retry_delay_ms,
     }
 }
 
@@ -239,6 +241,7 @@ pub const fn status(state: &State) -> Status {
         State::Queued { .. } => Status::Queued,
         State::Starting { .. } => Status::Starting,
         State::Running(_) => Status::Running,
+        State::Resting(_) => Status::Resting,
         State::Stopping(_) => Status::Stopping,
         State::Ended(outcome) => match outcome {
             Outcome::Exited(Exit::Code(0)) => Status::Completed,

@@ -100,7 +100,8 @@ pub struct Core {
 struct Task {
     id: String,
     dir: PathBuf,
-    /// Until it is spawned. It holds the environment: a task that waits for its turn waits here, and not on a disk.
+    /// Until it is spawned for the last time. It holds the environment: a task that waits for its turn, or for its next
+    /// attempt, waits here, and not on a disk.
     start: Option<Box<Start>>,
     spec: Spec,
     policy: Policy,
@@ -173,6 +174,16 @@ impl Core {
     /// Whether the task that is held waits for its turn.
     pub fn is_queued(&self) -> bool {
         matches!(self.state(), Some(State::Queued { .. }))
+    }
+
+    /// Whether the task is between two attempts.
+    pub fn is_resting(&self) -> bool {
+        matches!(self.state(), Some(State::Resting(_)))
+    }
+
+    /// Whether there is a tree of the task's that has to become empty.
+    pub fn has_tree(&self) -> bool {
+        self.state().is_some_and(|state| state.leader().is_some())
     }
 
     /// Whether output has to be reported, because a silence clock runs.
@@ -325,14 +336,23 @@ impl Core {
         let is_stopped = match &task.state {
             State::Stopping(_) | State::Starting { stop: Some(_), .. } => true,
             // At once, when there was nobody to be stopped.
-            State::Ended(outcome) => matches!(outcome, Outcome::Cancelled { .. }),
-            State::Queued { .. } | State::Starting { stop: None, .. } | State::Running(_) => false,
+            State::Ended(outcome) => matches!(
+                outcome,
+                Outcome::Cancelled { .. } | Outcome::TimedOut { .. } | Outcome::OverBudget { .. }
+            ),
+            State::Queued { .. }
+            | State::Starting { stop: None, .. }
+            | State::Running(_)
+            | State::Resting(_) => false,
         };
         if is_stopped && task.stop.is_none() {
             task.stop = Some(StopNotes::new(now));
         }
-        if let (State::Queued { detached: true }, Some(start)) = (&task.state, &mut task.start) {
-            leave_alone(start);
+        match (&task.state, &mut task.start) {
+            (State::Queued { detached: true }, Some(start)) => leave_alone(start),
+            // Nothing follows any more.
+            (State::Stopping(_) | State::Ended(_), start) => *start = None,
+            _ => {}
         }
         if let Some(wire) = wire.filter(|_| changed) {
             if effects.contains(&Effect::Finish) {
@@ -351,10 +371,13 @@ impl Core {
                 Effect::NameSurvivors => actions.push(Action::NameSurvivors),
                 Effect::Finish => {
                     task.deadlines = Deadlines::default();
-                    task.start = None;
                     actions.push(Action::Finish);
                 }
-                Effect::Spawn => actions.extend(task.start.take().map(Action::Spawn)),
+                Effect::Spawn => {
+                    let may_follow = task.state.attempt() <= task.policy.retries;
+                    let start = if may_follow { task.start.clone() } else { task.start.take() };
+                    actions.extend(start.map(Action::Spawn));
+                }
             }
         }
     }

@@ -34,6 +34,11 @@ impl Stdin {
         Self { is_terminal: true, ..Self::pipe(master) }
     }
 
+    /// The standard input of the next attempt: empty, and what was taken under a name is not taken once more.
+    pub(crate) fn after(self, earlier: Self) -> Self {
+        Self { keys: earlier.keys, ..self }
+    }
+
     pub(crate) const fn is_open(&self) -> bool {
         self.pipe.is_some() && !self.close_when_empty
     }

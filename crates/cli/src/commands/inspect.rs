@@ -109,6 +109,7 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
         let ran = human::took(human::between(started, ended));
         block.line("Ended", &format!("{ended} ({}, after {ran})", human::ago(ended, now)));
     }
+    block.option("Attempt", outcome::attempt(task).as_deref());
     if let Some(leader) = &task.leader {
         let state = match (leader.exit_code, leader.signal) {
             (_, Some(signal)) => format!(", died of {}", human::signal(signal)),

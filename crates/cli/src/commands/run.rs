@@ -100,6 +100,8 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         ttl_ms: args.ttl.map(millis),
         silence_ms: args.silence.map(millis),
         grace_ms: args.grace.map(millis),
+        retries: args.retry.unwrap_or(0),
+        retry_delay_ms: args.retry_delay.map(millis),
         output_limit_bytes: args.output_limit,
         token: Some(token),
         parent: parent.id,

@@ -104,6 +104,8 @@ fn start_params(
         on_disconnect: OnDisconnect::Stop,
         ttl_ms: None,
         silence_ms: None,
+        retries: 0,
+        retry_delay_ms: None,
         grace_ms: None,
         output_limit_bytes: None,
         token: Some(caller::random_token()?),

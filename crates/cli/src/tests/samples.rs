@@ -33,6 +33,7 @@ pub(super) fn running() -> TaskInfo {
         ended_at: None,
         pid: Some(4711),
         leader: Some(LeaderInfo { pid: 4711, exit_code: None, signal: None }),
+        attempt: None,
         pty: None,
         processes: None,
         output: OutputInfo { bytes: 1536, gaps: Vec::new(), first: 0, on_disk: true },

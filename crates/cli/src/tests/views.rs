@@ -5,11 +5,11 @@ use belay_protocol::daemon::{
     ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
 };
 use belay_protocol::event::EventInfo;
-use belay_protocol::life::StopLevel;
+use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{Line, SearchLine, StreamName};
 use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::task::{
-    ClockInfo, Health, RemoveResult, Status, StopResult, StopVerdict, StoppingInfo, TaskInfo,
+    AttemptInfo, ClockInfo, Health, RemoveResult, Status, StopResult, StopVerdict, StoppingInfo, TaskInfo,
 };
 use unicode_width::UnicodeWidthStr as _;
 
@@ -43,6 +43,21 @@ fn inspect_blocks() {
     stopping.stopping = Some(StoppingInfo { level: StopLevel::Terminate, actor, reason });
     stopping.clocks.grace = Some(ClockInfo { limit_ms: 10_000, remaining_ms: Some(7_400) });
     insta::assert_snapshot!("inspect_stopping", inspect::render(&stopping, NOW, Some(72), false));
+}
+
+#[test]
+fn a_task_between_two_attempts() {
+    let last = Some(ExitStatus::Code(7));
+    let mut resting = TaskInfo { status: Status::Resting, pid: None, leader: None, ..running() };
+    resting.attempt = Some(AttemptInfo { number: 1, of: 4, last });
+    resting.clocks.retry = Some(ClockInfo { limit_ms: 1_000, remaining_ms: Some(800) });
+    insta::assert_snapshot!("inspect_resting", inspect::render(&resting, NOW, Some(72), false));
+    let first = TaskInfo { attempt: Some(AttemptInfo { number: 1, of: 4, last: None }), ..running() };
+    let second = TaskInfo { attempt: Some(AttemptInfo { number: 2, of: 4, last }), ..running() };
+    insta::assert_snapshot!(
+        "ps_attempts",
+        ps::render(&[resting, first, second], false, NOW, Some(80), false)
+    );
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl<W: World> Core<W> {
                     None => self.reply(caller, &info),
                 }
             }
-            Some(State::Running(_) | State::Stopping(_)) if params.answer == AnswerWhen::Started => {
+            Some(state) if state.has_begun() && params.answer == AnswerWhen::Started => {
                 if let Some(info) = self.live_info(&id, false, None) {
                     self.reply(caller, &info);
                 }
@@ -240,6 +240,8 @@ impl<W: World> Core<W> {
             silence_ms: params.silence_ms,
             grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
             kill_ms: Policy::DEFAULT_KILL_MS,
+            retries: params.retries,
+            retry_delay_ms: params.retry_delay_ms.unwrap_or(Policy::DEFAULT_RETRY_DELAY_MS),
         };
         let doc = TaskDoc {
             kind: TaskKind::Shell,
@@ -258,6 +260,7 @@ impl<W: World> Core<W> {
             shim: None,
             leader: None,
             leader_exit: None,
+            attempt: TaskDoc::no_attempt_yet(&clocks),
             seen: 0,
             status: Status::Queued,
             end: None,
@@ -371,6 +374,7 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
             "a standard input that is handed over cannot be written to besides, nor be a terminal's";
         return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
     }
+    check_retries(params)?;
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
     let clocks = [
@@ -392,6 +396,25 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
         let message =
             format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
         return Err(RpcError::invalid("output_limit_bytes", message));
+    }
+    Ok(())
+}
+
+fn check_retries(params: &StartParams) -> Result<(), RpcError> {
+    if params.retries > Policy::MAX_RETRIES {
+        let message = format!("more than {} attempts after the first are a mistake", Policy::MAX_RETRIES);
+        return Err(RpcError::invalid("retries", message).hint("a loop in the command has no such limit"));
+    }
+    if params.retries > 0 && params.stdin_from.is_some() {
+        let message = "a standard input that is handed over can be read once, and not by every attempt";
+        return Err(RpcError::invalid("retries", message).hint("leave out retries, or stdin_from"));
+    }
+    if params.retries == 0 && params.retry_delay_ms.is_some() {
+        return Err(RpcError::invalid("retry_delay_ms", "nothing is run again")
+            .hint("say how often, with retries, or leave it out"));
+    }
+    if params.retry_delay_ms.is_some_and(|delay_ms| delay_ms > bounds::CLOCK_MS) {
+        return Err(RpcError::invalid("retry_delay_ms", "a pause of more than a year is a mistake"));
     }
     Ok(())
 }

@@ -13,8 +13,9 @@ impl Deadlines {
             Clock::Ttl => 1,
             Clock::Silence => 2,
             Clock::Leave => 3,
-            Clock::Grace => 4,
-            Clock::Kill => 5,
+            Clock::Retry => 4,
+            Clock::Grace => 5,
+            Clock::Kill => 6,
         }
     }
 

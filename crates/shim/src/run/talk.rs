@@ -86,9 +86,9 @@ impl Shim {
         }
     }
 
-    /// The size that the terminal has now, or will have when its turn has come.
+    /// The size that the terminal has now, or will have when its turn has come, or its next attempt.
     fn resize(&mut self, size: Size) -> Option<Size> {
-        if self.core.is_queued() {
+        if self.core.is_queued() || self.core.is_resting() {
             self.core.pty()?;
             self.core.set_pty(size);
             return self.core.pty();

@@ -359,6 +359,8 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         timeout_ms: None,
         ttl_ms: None,
         silence_ms: None,
+        retries: 0,
+        retry_delay_ms: None,
         grace_ms: None,
         output_limit_bytes: None,
         token: None,

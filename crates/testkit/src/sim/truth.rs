@@ -196,7 +196,7 @@ impl Truth {
             ClockName::Timeout => self.clocks.timeout_ms,
             ClockName::Ttl => self.clocks.ttl_ms,
             ClockName::Silence => self.clocks.silence_ms,
-            ClockName::Leave | ClockName::Grace | ClockName::Kill => None,
+            ClockName::Leave | ClockName::Retry | ClockName::Grace | ClockName::Kill => None,
         }
     }
 
