@@ -35,6 +35,7 @@ mod readers;
 mod retention;
 mod retry;
 mod shell;
+mod stall;
 mod start;
 mod stop;
 mod stubborn;

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belay_protocol::task::StallParams;
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use clap_complete::Shell;
 
-use crate::duration::{parse as duration, parse_size as size};
+use crate::duration::{parse as duration, parse_size as size, parse_stall as stall};
 use crate::keys::{Key, parse as key};
 
 macro_rules! verbs {
@@ -168,6 +169,9 @@ pub(crate) struct RunArgs {
     /// Stop it when it has written nothing for so long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) silence: Option<Duration>,
+    /// Look so often whether it gets on; tell when it does not, or with :stop, stop it
+    #[arg(long, value_name = "DURATION[:tell|:stop]", value_parser = stall)]
+    pub(crate) stall: Option<StallParams>,
     /// How long it may take to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,

@@ -1,8 +1,11 @@
 //! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
 
+use belay_protocol::Timestamp;
 use belay_protocol::life::{ClockName, ExitStatus, Receipt, StopLevel, SurvivorInfo};
 use belay_protocol::shell::LineVerdict;
-use belay_protocol::task::{AttemptInfo, LeaderInfo, OutcomeInfo, Status, TaskInfo};
+use belay_protocol::task::{
+    AttemptInfo, LeaderInfo, OutcomeInfo, StallEvidence, StallInfo, Status, TaskInfo,
+};
 
 use crate::ui::human;
 use crate::ui::style::Style;
@@ -126,6 +129,13 @@ fn is_again(task: &TaskInfo, attempt: AttemptInfo) -> bool {
     attempt.number > 1 || task.status == Status::Resting
 }
 
+/// `stalled: no progress for 2m 3s, processor time 20 ms when it was seen`.
+pub(crate) fn stalled(stall: &StallInfo, now: Timestamp) -> String {
+    let StallEvidence { silent_ms, cpu_ms, .. } = stall.evidence;
+    let silent = human::duration(silent_ms + human::between(stall.since, now));
+    format!("stalled: no progress for {silent}, processor time {} when it was seen", human::took(cpu_ms))
+}
+
 /// `2 of 4; the last failure: exit 1; the next one in 800 ms`.
 pub(crate) fn attempt(task: &TaskInfo) -> Option<String> {
     let AttemptInfo { number, of, last } = task.attempt?;
@@ -163,7 +173,8 @@ pub(crate) fn sentence(task: &TaskInfo) -> String {
     match task.status {
         Status::TimedOut => match (outcome.clock, outcome.limit_ms) {
             (Some(clock), Some(limit)) => {
-                format!("{status}: the {} of {} passed", clock_name(clock), human::duration(limit))
+                let why = outcome.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                format!("{status}: the {} of {} passed{why}", clock_name(clock), human::duration(limit))
             }
             _ => status.to_owned(),
         },
@@ -205,6 +216,7 @@ pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
         ClockName::Timeout => "time limit",
         ClockName::Ttl => "time to live",
         ClockName::Silence => "silence limit",
+        ClockName::Stall => "stall limit",
         ClockName::Leave => "wait for others",
         ClockName::Retry => "pause between attempts",
         ClockName::Grace => "grace",

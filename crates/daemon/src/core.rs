@@ -157,6 +157,8 @@ pub(crate) struct Shim {
     pub(crate) task: Option<String>,
     pub(crate) stage: ShimStage,
     pub(crate) watched: bool,
+    /// What it was told last of whether its task waits for others.
+    pub(crate) excused: Option<bool>,
     /// How often it could not be reached although it is alive.
     pub(crate) tries: u32,
     /// Found by its socket alone: the journal does not know what it holds.
@@ -180,6 +182,7 @@ impl Shim {
             task: None,
             stage: ShimStage::Coming,
             watched: false,
+            excused: None,
             tries: 0,
             stray: false,
             stop: None,

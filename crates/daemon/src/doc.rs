@@ -2,11 +2,11 @@
 
 use belay_journal::TaskRow;
 use belay_model::State;
-use belay_protocol::Bytes;
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shell::LineInfo;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent, ProcessId};
-use belay_protocol::task::{AttemptInfo, OnDisconnect, Size, Status, TaskKind};
+use belay_protocol::task::{AttemptInfo, OnDisconnect, Size, StallInfo, Status, TaskKind};
+use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,9 @@ pub(crate) struct TaskDoc {
     /// Of one that is run again when it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptInfo>,
+    /// What was seen when it was found not to get on, as long as that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled: Option<Box<StallInfo>>,
     /// The number of the last life event that is in the journal.
     pub seen: u64,
     pub status: Status,
@@ -63,8 +66,15 @@ impl TaskDoc {
     }
 
     /// What one event of the life has changed in here; `state` is the one after it.
-    pub(crate) fn note(&mut self, event: &LifeEvent, state: &State) {
+    pub(crate) fn note(&mut self, event: &LifeEvent, state: &State, at: Timestamp) {
+        if !state.is_stalled() {
+            self.stalled = None;
+        }
         match event {
+            LifeEvent::Stalled { evidence } if state.is_stalled() => {
+                let evidence = (**evidence).clone();
+                self.stalled = Some(Box::new(StallInfo { since: at, evidence }));
+            }
             LifeEvent::Spawned { process, .. } => {
                 self.leader = Some(*process);
                 self.leader_exit = None;
@@ -83,6 +93,8 @@ impl TaskDoc {
             | LifeEvent::Stop { .. }
             | LifeEvent::ClockRanOut { .. }
             | LifeEvent::BudgetRanOut { .. }
+            | LifeEvent::Stalled { .. }
+            | LifeEvent::Recovered
             | LifeEvent::Signalled { .. }
             | LifeEvent::Survivors { .. }
             | LifeEvent::ShimLost { .. } => {}

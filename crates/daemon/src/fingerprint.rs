@@ -24,6 +24,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         on_disconnect,
         ttl_ms,
         silence_ms,
+        stall,
         grace_ms,
         retries,
         retry_delay_ms,
@@ -44,6 +45,9 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     }
     if *retries > 0 {
         text.extend(serde_json::to_vec(&(retries, retry_delay_ms)).unwrap_or_default());
+    }
+    if let Some(stall) = stall {
+        text.extend(serde_json::to_vec(stall).unwrap_or_default());
     }
     keyed(key, &text)
 }

@@ -28,7 +28,8 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         kind: doc.kind,
         name: entry.name.clone(),
         status: doc.status,
-        health: Health::Ok,
+        health: if doc.stalled.is_some() { Health::Stalled } else { Health::Ok },
+        stall: doc.stalled.clone(),
         detached: live.state.map_or(doc.detached || doc.detached_by.is_some(), State::detached),
         detached_by: doc.detached_by.clone(),
         command: doc.command.clone(),
@@ -90,6 +91,7 @@ fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
         timeout: clock(ClockName::Timeout, clocks.timeout_ms),
         ttl: clock(ClockName::Ttl, clocks.ttl_ms),
         silence: clock(ClockName::Silence, clocks.silence_ms),
+        stall: clock(ClockName::Stall, clocks.stall.map(|stall| stall.after_ms)),
         retry: clock(ClockName::Retry, (clocks.retries > 0).then_some(clocks.retry_delay_ms)),
         grace: clock(ClockName::Grace, Some(clocks.grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
     }
@@ -99,8 +101,10 @@ fn stopping_info(state: &State) -> Option<StoppingInfo> {
     let State::Stopping(stopping) = state else { return None };
     let (actor, reason) = match &stopping.cause {
         Cause::Asked(order) => (order.actor.clone(), order.reason.clone()),
-        Cause::Clock { clock, limit_ms } => {
-            (format!("clock:{}", clock.name()), Some(format!("limit {limit_ms} ms")))
+        Cause::Clock { clock, limit_ms, reason } => {
+            let limit = format!("limit {limit_ms} ms");
+            let why = reason.as_ref().map_or_else(|| limit.clone(), |reason| format!("{limit}: {reason}"));
+            (format!("clock:{}", clock.name()), Some(why))
         }
         Cause::Budget { budget, .. } => (format!("budget:{budget}"), None),
     };

@@ -8,6 +8,7 @@ pub mod config;
 pub mod core;
 mod doc;
 pub mod event;
+mod excuse;
 mod fingerprint;
 mod follow;
 mod foreground;

@@ -84,7 +84,7 @@ impl<W: World> Core<W> {
         let before = task.state.clone();
         let was_detached = before.detached();
         task.state = step(&task.policy, before, event_from_wire(item.event.clone())).state;
-        doc.note(&item.event, &task.state);
+        doc.note(&item.event, &task.state, Timestamp(item.at_ms));
         if let Some(end) = &item.end {
             // The shim was there; what it says about the end counts, also if a newer daemon would judge otherwise.
             task.state = State::Ended(Outcome::from_wire(end.end.clone()));
@@ -112,6 +112,12 @@ impl<W: World> Core<W> {
     fn record_life(&mut self, id: &str, item: &LifeItem) {
         let Some(task) = self.tasks.get(id) else { return };
         let (session, ended) = (task.entry.session.clone(), task.state.is_ended());
+        if let LifeEvent::Stalled { evidence } = &item.event {
+            let mut more = object(json!(evidence));
+            more.extend(object(json!({ "policy": task.entry.doc.clocks.stall.map(|stall| stall.policy) })));
+            self.emit("task.stalled", Some((id, &session)), more);
+        }
+        let Some(task) = self.tasks.get(id) else { return };
         if let Some((kind, more)) = describe(&item.event, &task.state, &task.policy, item.end.as_deref()) {
             self.emit(kind, Some((id, &session)), more);
         }
@@ -155,10 +161,11 @@ impl<W: World> Core<W> {
         let Some(task) = self.tasks.remove(id) else { return };
         self.put(&task.entry);
         self.expect_nobody(task.caller_due);
+        self.excuse(task.entry.parent.as_deref());
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
             shim.task = None;
-            shim.watched = false;
+            (shim.watched, shim.excused) = (false, None);
         }
         self.durable.push(Action::Reach(CrashPoint::AfterEnd));
         if let Some(shim) = task.shim {
@@ -397,7 +404,11 @@ fn describe(
             Some(("task.attempt_ended", object(told)))
         }
         LifeEvent::LeaderExited { exit } => Some(("task.leader_exited", object(json!({ "exit": exit })))),
-        LifeEvent::Stop { .. } | LifeEvent::ClockRanOut { .. } | LifeEvent::BudgetRanOut { .. } => {
+        LifeEvent::Recovered => Some(("task.recovered", Map::new())),
+        LifeEvent::Stop { .. }
+        | LifeEvent::ClockRanOut { .. }
+        | LifeEvent::BudgetRanOut { .. }
+        | LifeEvent::Stalled { .. } => {
             let State::Stopping(stopping) = state else { return None };
             let mut more = object(json!({ "level": stopping.level.name() }));
             more.extend(object(json!(stopping.cause.to_wire())));

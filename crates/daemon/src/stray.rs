@@ -101,6 +101,7 @@ impl<W: World> Core<W> {
             leader: None,
             leader_exit: None,
             attempt: TaskDoc::no_attempt_yet(&spec.clocks),
+            stalled: None,
             seen: 0,
             status: if queued { Status::Queued } else { Status::Starting },
             end: None,

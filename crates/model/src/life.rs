@@ -4,7 +4,7 @@
 //! There is no wildcard arm: a new event or state does not compile until every pair has been thought about.
 
 use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
-use crate::policy::{Level, OnLimit, Policy};
+use crate::policy::{Level, OnLimit, OnStall, Policy, Stall};
 use crate::state::{Delivered, Leader, Resting, Running, State, Stopping};
 
 /// What can happen to a task.
@@ -27,6 +27,12 @@ pub enum Event {
         limit: u64,
         used: u64,
     },
+    /// It was looked at and gets on, or is excused.
+    Progressed,
+    /// It was looked at, and nothing has moved; the reason is what was seen.
+    Stalled {
+        reason: String,
+    },
     /// What the last signal reached.
     Signalled(Delivered),
     /// Who is alive after SIGKILL and its deadline; nobody means that only true zombies are left.
@@ -46,6 +52,8 @@ pub enum Effect {
     Signal(Level),
     Arm(Clock, u64),
     Clear(Clock),
+    /// Look whether it gets on, and report back with [`Event::Progressed`] or [`Event::Stalled`].
+    Look,
     /// Look who is still there, and report back with [`Event::Survivors`].
     NameSurvivors,
     /// The end: drop every clock, write the end record, tell everybody. Nothing follows it.
@@ -100,6 +108,8 @@ fn queued(detached: bool, event: Event) -> Step {
         | Event::Output
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
         | Event::Survivors(_) => Step::stay(State::Queued { detached }),
     }
@@ -108,7 +118,7 @@ fn queued(detached: bool, event: Event) -> Step {
 fn starting(policy: &Policy, detached: bool, stop: Option<StopOrder>, attempt: u32, event: Event) -> Step {
     match event {
         Event::Spawned => {
-            let begun = Running { leader: Leader::Alive, detached, attempt };
+            let begun = Running { leader: Leader::Alive, detached, attempt, stalled: false };
             match stop {
                 Some(order) => {
                     let level = order.level;
@@ -139,6 +149,8 @@ fn starting(policy: &Policy, detached: bool, stop: Option<StopOrder>, attempt: u
         | Event::Output
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
         | Event::Survivors(_) => Step::stay(State::Starting { detached, stop, attempt }),
     }
@@ -177,9 +189,18 @@ fn running(policy: &Policy, now: Running, event: Event) -> Step {
         {
             detach(policy, now)
         }
+        Event::ClockRanOut(Clock::Stall) => {
+            let look = policy.stall.map(|_| Effect::Look);
+            Step { state: State::Running(now), effects: look.into_iter().collect() }
+        }
+        Event::Progressed => {
+            Step { state: State::Running(Running { stalled: false, ..now }), effects: look_again(policy) }
+        }
+        Event::Stalled { reason } => stalled(policy, now, reason),
         Event::ClockRanOut(clock) => match limit_of(policy, clock) {
             Some(limit_ms) => {
-                begin_stop(policy, now, Cause::Clock { clock, limit_ms }, Level::Terminate, policy.grace_ms)
+                let cause = Cause::Clock { clock, limit_ms, reason: None };
+                begin_stop(policy, now, cause, Level::Terminate, policy.grace_ms)
             }
             // A stale ring of a stop's clock, or of a clock that this task does not have.
             None => Step::stay(State::Running(now)),
@@ -196,15 +217,34 @@ fn running(policy: &Policy, now: Running, event: Event) -> Step {
     }
 }
 
+/// Nothing has moved between two looks: it is told, or that was the last of it.
+fn stalled(policy: &Policy, now: Running, reason: String) -> Step {
+    match policy.stall {
+        None => Step::stay(State::Running(now)),
+        Some(Stall { policy: OnStall::Tell, .. }) => {
+            Step { state: State::Running(Running { stalled: true, ..now }), effects: look_again(policy) }
+        }
+        Some(Stall { policy: OnStall::Stop, after_ms }) => {
+            let cause = Cause::Clock { clock: Clock::Stall, limit_ms: after_ms, reason: Some(reason) };
+            begin_stop(policy, now, cause, Level::Terminate, policy.grace_ms)
+        }
+    }
+}
+
+fn look_again(policy: &Policy) -> Vec<Effect> {
+    policy.stall.map(|stall| Effect::Arm(Clock::Stall, stall.after_ms)).into_iter().collect()
+}
+
 /// An attempt has failed and another one is left: it begins in a while.
 fn rest(policy: &Policy, now: Running, last: Exit) -> Step {
     let silence = policy.silence_ms.map(|_| Effect::Clear(Clock::Silence));
+    let stall = policy.stall.map(|_| Effect::Clear(Clock::Stall));
     let leave = (!now.detached).then_some(Effect::Clear(Clock::Leave));
     let again = Effect::Arm(Clock::Retry, policy.retry_delay_ms);
-    let Running { detached, attempt, leader: _ } = now;
+    let Running { detached, attempt, leader: _, stalled: _ } = now;
     Step {
         state: State::Resting(Resting { detached, attempt, last }),
-        effects: silence.into_iter().chain(leave).chain([again]).collect(),
+        effects: silence.into_iter().chain(stall).chain(leave).chain([again]).collect(),
     }
 }
 
@@ -225,7 +265,7 @@ fn resting(policy: &Policy, now: Resting, event: Event) -> Step {
         }
         Event::ClockRanOut(clock) => match limit_of(policy, clock) {
             Some(limit_ms) if runs_between(policy, clock, now.detached) => {
-                Step::end(Outcome::TimedOut { clock, limit_ms, exit })
+                Step::end(Outcome::TimedOut { clock, limit_ms, reason: None, exit })
             }
             Some(_) | None => Step::stay(State::Resting(now)),
         },
@@ -240,6 +280,8 @@ fn resting(policy: &Policy, now: Resting, event: Event) -> Step {
         | Event::TreeEmpty
         | Event::Output
         | Event::Detach
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
         | Event::Survivors(_) => Step::stay(State::Resting(now)),
     }
@@ -289,9 +331,17 @@ fn stopping(policy: &Policy, now: Stopping, event: Event) -> Step {
         | Event::Output
         | Event::Stop(_)
         | Event::ClockRanOut(
-            Clock::Foreground | Clock::Ttl | Clock::Silence | Clock::Leave | Clock::Retry | Clock::Kill,
+            Clock::Foreground
+            | Clock::Ttl
+            | Clock::Silence
+            | Clock::Stall
+            | Clock::Leave
+            | Clock::Retry
+            | Clock::Kill,
         )
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Survivors(_) => Step::stay(State::Stopping(now)),
     }
 }
@@ -309,6 +359,8 @@ fn ended(outcome: Outcome, event: &Event) -> Step {
         | Event::Stop(_)
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
         | Event::Survivors(_)
         | Event::ShimLost { .. } => Step::stay(State::Ended(outcome)),
@@ -341,6 +393,7 @@ fn first_clocks(policy: &Policy, now: Running) -> Vec<Effect> {
     let ttl = policy.ttl_ms.filter(|_| is_first && now.detached);
     effects.extend(ttl.map(|ms| Effect::Arm(Clock::Ttl, ms)));
     effects.extend(policy.silence_ms.map(|ms| Effect::Arm(Clock::Silence, ms)));
+    effects.extend(look_again(policy));
     effects
 }
 
@@ -354,7 +407,7 @@ const fn limit_of(policy: &Policy, clock: Clock) -> Option<u64> {
         Clock::Foreground => policy.foreground_ms,
         Clock::Ttl => policy.ttl_ms,
         Clock::Silence => policy.silence_ms,
-        Clock::Leave | Clock::Retry | Clock::Grace | Clock::Kill => None,
+        Clock::Stall | Clock::Leave | Clock::Retry | Clock::Grace | Clock::Kill => None,
     }
 }
 
@@ -363,7 +416,7 @@ const fn runs_between(policy: &Policy, clock: Clock, detached: bool) -> bool {
     match clock {
         Clock::Foreground => policy.foreground_ms.is_some() && (policy.born_detached || !detached),
         Clock::Ttl => policy.ttl_ms.is_some() && detached,
-        Clock::Silence | Clock::Leave | Clock::Retry | Clock::Grace | Clock::Kill => false,
+        Clock::Silence | Clock::Stall | Clock::Leave | Clock::Retry | Clock::Grace | Clock::Kill => false,
     }
 }
 
@@ -381,8 +434,9 @@ fn begin_stop(policy: &Policy, now: Running, cause: Cause, level: Level, grace_m
     let running_clocks = [Clock::Foreground, Clock::Ttl, Clock::Silence];
     let clear =
         running_clocks.into_iter().filter(|clock| limit_of(policy, *clock).is_some()).map(Effect::Clear);
+    let stall = policy.stall.map(|_| Effect::Clear(Clock::Stall));
     let leave = (!now.detached && now.leader.exit().is_some()).then_some(Effect::Clear(Clock::Leave));
-    step.effects.splice(0..0, clear.chain(leave));
+    step.effects.splice(0..0, clear.chain(stall).chain(leave));
     step
 }
 
@@ -434,7 +488,7 @@ fn stopped_end(now: Stopping) -> Outcome {
     match now.cause {
         // The level in the outcome is the one that was needed, not only the one that was asked for.
         Cause::Asked(order) => Outcome::Cancelled { order: StopOrder { level: now.level, ..order }, exit },
-        Cause::Clock { clock, limit_ms } => Outcome::TimedOut { clock, limit_ms, exit },
+        Cause::Clock { clock, limit_ms, reason } => Outcome::TimedOut { clock, limit_ms, reason, exit },
         Cause::Budget { budget, limit, used } => Outcome::OverBudget { budget, limit, used, exit },
     }
 }

@@ -26,6 +26,8 @@ pub enum Clock {
     Foreground,
     Ttl,
     Silence,
+    /// It is time to look whether the task gets on.
+    Stall,
     /// The leader has exited and nobody knows yet whether others stay.
     Leave,
     /// The last attempt has failed and the next has not begun.
@@ -35,14 +37,23 @@ pub enum Clock {
 }
 
 impl Clock {
-    pub const ALL: [Self; 7] =
-        [Self::Foreground, Self::Ttl, Self::Silence, Self::Leave, Self::Retry, Self::Grace, Self::Kill];
+    pub const ALL: [Self; 8] = [
+        Self::Foreground,
+        Self::Ttl,
+        Self::Silence,
+        Self::Stall,
+        Self::Leave,
+        Self::Retry,
+        Self::Grace,
+        Self::Kill,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Foreground => "timeout",
             Self::Ttl => "ttl",
             Self::Silence => "silence",
+            Self::Stall => "stall",
             Self::Leave => "leave",
             Self::Retry => "retry",
             Self::Grace => "grace",
@@ -72,8 +83,17 @@ impl StopOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     Asked(StopOrder),
-    Clock { clock: Clock, limit_ms: u64 },
-    Budget { budget: String, limit: u64, used: u64 },
+    /// The reason is what was seen, where that is more than the clock.
+    Clock {
+        clock: Clock,
+        limit_ms: u64,
+        reason: Option<String>,
+    },
+    Budget {
+        budget: String,
+        limit: u64,
+        used: u64,
+    },
 }
 
 /// What was being done when a start failed.
@@ -135,6 +155,7 @@ pub enum Outcome {
     TimedOut {
         clock: Clock,
         limit_ms: u64,
+        reason: Option<String>,
         exit: Option<Exit>,
     },
     OverBudget {

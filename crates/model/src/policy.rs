@@ -41,6 +41,21 @@ pub enum OnLimit {
     Detach,
 }
 
+/// What is done about a task that does not get on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStall {
+    #[default]
+    Tell,
+    Stop,
+}
+
+/// How often a task is looked at, and what follows when nothing has moved in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stall {
+    pub after_ms: u64,
+    pub policy: OnStall,
+}
+
 /// The clocks and the grace of one task. Milliseconds of monotonic time; none means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
@@ -61,6 +76,8 @@ pub struct Policy {
     pub retries: u32,
     /// How long after each failure.
     pub retry_delay_ms: u64,
+    /// None: nobody looks whether it gets on.
+    pub stall: Option<Stall>,
 }
 
 impl Policy {
@@ -84,6 +101,7 @@ impl Default for Policy {
             kill_ms: Self::DEFAULT_KILL_MS,
             retries: 0,
             retry_delay_ms: Self::DEFAULT_RETRY_DELAY_MS,
+            stall: None,
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Running {
     pub detached: bool,
     /// The first is 1.
     pub attempt: u32,
+    /// It did not get on when it was last looked at.
+    pub stalled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,6 +158,18 @@ impl State {
             Self::Resting(resting) => resting.attempt,
             Self::Stopping(stopping) => stopping.attempt,
             Self::Queued { .. } | Self::Ended(_) => 0,
+        }
+    }
+
+    /// Whether it runs and does not get on.
+    pub const fn is_stalled(&self) -> bool {
+        match self {
+            Self::Running(running) => running.stalled,
+            Self::Queued { .. }
+            | Self::Starting { .. }
+            | Self::Resting(_)
+            | Self::Stopping(_)
+            | Self::Ended(_) => false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::life::{Effect, Event, step};
 use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
-use crate::policy::{Level, Policy};
+use crate::policy::{Level, OnStall, Policy, Stall};
 use crate::state::{Delivered, Leader, Resting, Running, State, Stopping};
 
 /// One row a pair that changes something; pairs that change nothing are listed once per state.
@@ -30,6 +30,7 @@ fn policy() -> Policy {
         ttl_ms: Some(200),
         silence_ms: Some(300),
         retries: 1,
+        stall: Some(Stall { after_ms: 400, policy: OnStall::Tell }),
         ..Policy::default()
     }
 }
@@ -39,7 +40,7 @@ fn order(level: Level) -> StopOrder {
 }
 
 fn states() -> Vec<(String, State)> {
-    let alive = Running { leader: Leader::Alive, detached: false, attempt: 1 };
+    let alive = Running { leader: Leader::Alive, detached: false, attempt: 1, stalled: false };
     let failed = Exit::Code(1);
     let exited = |exit| State::Running(Running { leader: Leader::Exited(exit), ..alive });
     let starting = |stop| State::Starting { detached: false, stop, attempt: 1 };
@@ -87,6 +88,8 @@ fn events() -> Vec<(String, Event)> {
         "budget ran out".to_owned(),
         Event::BudgetRanOut { budget: "output".to_owned(), limit: 1, used: 2 },
     ));
+    events.push(("progressed".to_owned(), Event::Progressed));
+    events.push(("stalled".to_owned(), Event::Stalled { reason: "nothing moved".to_owned() }));
     let reached = Delivered { leader: true, others: true, gentle: true };
     events.push(("signalled".to_owned(), Event::Signalled(reached)));
     events.push(("survivors: none".to_owned(), Event::Survivors(Vec::new())));
@@ -101,6 +104,7 @@ fn effect(effect: &Effect) -> String {
         Effect::Signal(level) => format!("signal {}", level.name()),
         Effect::Arm(clock, ms) => format!("arm {} {ms} ms", clock.name()),
         Effect::Clear(clock) => format!("clear {}", clock.name()),
+        Effect::Look => "look".to_owned(),
         Effect::NameSurvivors => "name survivors".to_owned(),
         Effect::Finish => "finish".to_owned(),
     }
@@ -115,6 +119,9 @@ fn describe(state: &State) -> String {
             state.status().to_owned()
         }
     };
+    if state.is_stalled() {
+        text.push_str(", stalled");
+    }
     if matches!(state.leader(), Some(Leader::Exited(_))) {
         text.push_str(", leader exited");
     }

@@ -11,8 +11,8 @@ use crate::time::Timestamp;
 pub struct EventInfo {
     pub seq: u64,
     pub at: Timestamp,
-    /// `task.created`, `task.started`, `task.leader_exited`, `task.attempt_ended`, `task.stopping`, `task.ended`, `task.removed`,
-    /// `task.adopted`, `daemon.started`, `daemon.stopping`, `daemon.notice`.
+    /// `task.created`, `task.started`, `task.leader_exited`, `task.attempt_ended`, `task.stalled`, `task.recovered`,
+    /// `task.stopping`, `task.ended`, `task.removed`, `task.adopted`, `daemon.started`, `daemon.stopping`, `daemon.notice`.
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

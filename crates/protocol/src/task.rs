@@ -1,6 +1,7 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
 mod attempt;
+mod stall;
 mod status;
 mod wait;
 
@@ -15,6 +16,7 @@ use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
 pub use attempt::AttemptInfo;
+pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
 pub use status::{Health, Status};
 pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
 
@@ -122,6 +124,9 @@ pub struct StartParams {
     pub ttl_ms: Option<u64>,
     #[serde(default)]
     pub silence_ms: Option<u64>,
+    /// Look whether it gets on. None: nobody looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<StallParams>,
     #[serde(default)]
     pub grace_ms: Option<u64>,
     /// Run it again, at most so often (1 000), when it has failed by itself: with an exit code other than 0, or of a signal that
@@ -170,6 +175,9 @@ pub struct TaskInfo {
     pub name: Option<String>,
     pub status: Status,
     pub health: Health,
+    /// While it is stalled: what was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Box<StallInfo>>,
     pub detached: bool,
     /// Who moved it to the background, if it did not start there: `user:NAME`, `clock:timeout`, `disconnect`, or `leader`
     /// when its first process has exited and left others behind.
@@ -244,6 +252,9 @@ pub struct ClocksInfo {
     pub ttl: Option<ClockInfo>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silence: Option<ClockInfo>,
+    /// Until it is looked at again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<ClockInfo>,
     /// Runs between two attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<ClockInfo>,

@@ -5,6 +5,7 @@ mod deadlines;
 mod receipt;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ use belay_record::convert::{Wire as _, event_to_wire, policy_from_wire};
 
 use self::deadlines::Deadlines;
 use self::receipt::StopNotes;
+pub use self::watch::Look;
+use self::watch::Watch;
 
 /// The two clocks of a moment: one for telling, one for measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub enum Input {
     TreeEmpty,
     Output,
     Signalled(Strike),
+    /// Asked for with [`Action::Look`].
+    Looked(Look),
     Survivors(Vec<Survivor>),
     /// The sums that belong into the end record, asked for with [`Action::Finish`].
     Finished {
@@ -68,6 +73,8 @@ pub enum Action {
     Send(FromShim),
     Spawn(Box<Start>),
     Signal(Level),
+    /// See how much the task has written and worked so far, and who is there.
+    Look,
     NameSurvivors,
     Finish,
     /// Put the end into this directory.
@@ -109,6 +116,7 @@ struct Task {
     life: Vec<LifeItem>,
     deadlines: Deadlines,
     stop: Option<StopNotes>,
+    watch: Watch,
     /// The event that ended the task, waiting for the sums of the output.
     last: Option<(LifeEvent, Moment)>,
 }
@@ -186,9 +194,11 @@ impl Core {
         self.state().is_some_and(|state| state.leader().is_some())
     }
 
-    /// Whether output has to be reported, because a silence clock runs.
+    /// Whether output has to be reported, because a silence clock runs or the task is said not to get on.
     pub fn minds_output(&self) -> bool {
-        self.task.as_ref().is_some_and(|task| task.policy.silence_ms.is_some() && !task.state.is_ended())
+        self.task.as_ref().is_some_and(|task| {
+            (task.policy.silence_ms.is_some() && !task.state.is_ended()) || task.state.is_stalled()
+        })
     }
 
     /// One thing happened: what has to be done about it.
@@ -200,11 +210,16 @@ impl Core {
             Input::Spawned(Ok(process)) => {
                 let wire = LifeEvent::Spawned { process, mono_ms: now.mono_ms };
                 self.apply(now, Event::Spawned, Some(wire), &mut actions);
+                self.watch_anew(&mut actions);
             }
             Input::Spawned(Err(failure)) => self.event(now, Event::SpawnFailed(failure), &mut actions),
             Input::LeaderExited(exit) => self.event(now, Event::LeaderExited(exit), &mut actions),
             Input::TreeEmpty => self.event(now, Event::TreeEmpty, &mut actions),
-            Input::Output => self.event(now, Event::Output, &mut actions),
+            Input::Output => {
+                self.event(now, Event::Output, &mut actions);
+                self.gets_on_again(now, &mut actions);
+            }
+            Input::Looked(look) => self.looked(now, look, &mut actions),
             Input::Signalled(strike) => self.signalled(now, strike, &mut actions),
             Input::Survivors(survivors) => self.event(now, Event::Survivors(survivors), &mut actions),
             Input::Finished { output, capture } => self.finished(output, capture, &mut actions),
@@ -235,6 +250,7 @@ impl Core {
                     actions.push(Action::Recycle);
                 }
             }
+            ToShim::Excuse { on } => self.excuse(now, on, actions),
             // The loop answers these: they are about pipes and terminals, not about the life.
             ToShim::Write { .. }
             | ToShim::Signal { .. }
@@ -286,6 +302,7 @@ impl Core {
             life: Vec::new(),
             deadlines: Deadlines::default(),
             stop: None,
+            watch: Watch::default(),
             last: None,
         });
         if !held {
@@ -368,6 +385,7 @@ impl Core {
                     task.deadlines.set(clock, Some(now.mono_ms.saturating_add(ms)));
                 }
                 Effect::Clear(clock) => task.deadlines.set(clock, None),
+                Effect::Look => actions.push(Action::Look),
                 Effect::NameSurvivors => actions.push(Action::NameSurvivors),
                 Effect::Finish => {
                     task.deadlines = Deadlines::default();

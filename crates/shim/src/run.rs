@@ -1,6 +1,7 @@
 //! The shim's loop: waits for whatever comes, feeds it to the core, and does what the core says. It decides nothing
 //! about the life of a task.
 
+mod look;
 mod say;
 mod talk;
 mod wait;
@@ -203,6 +204,7 @@ impl Shim {
                 Ok(Some(self.spawn(&start)))
             }
             Action::Signal(level) => Ok(self.signal(level)),
+            Action::Look => Ok(Some(Input::Looked(self.look()))),
             Action::NameSurvivors => {
                 let survivors = self.tree.members().into_iter().map(kill::survivor).collect();
                 Ok(Some(Input::Survivors(survivors)))

@@ -207,6 +207,7 @@ impl World {
             timeout_ms: None,
             ttl_ms: None,
             silence_ms: None,
+            stall: None,
             retries: 0,
             retry_delay_ms: None,
             grace_ms: None,

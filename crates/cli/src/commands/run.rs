@@ -99,6 +99,7 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         },
         ttl_ms: args.ttl.map(millis),
         silence_ms: args.silence.map(millis),
+        stall: args.stall,
         grace_ms: args.grace.map(millis),
         retries: args.retry.unwrap_or(0),
         retry_delay_ms: args.retry_delay.map(millis),

@@ -104,6 +104,7 @@ fn start_params(
         on_disconnect: OnDisconnect::Stop,
         ttl_ms: None,
         silence_ms: None,
+        stall: None,
         retries: 0,
         retry_delay_ms: None,
         grace_ms: None,

@@ -20,6 +20,7 @@ pub(super) fn running() -> TaskInfo {
         name: None,
         status: Status::Running,
         health: Health::Ok,
+        stall: None,
         detached: true,
         detached_by: None,
         command: "npm run dev -- --port 3000".into(),

@@ -7,7 +7,7 @@ use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::shim::{Clocks, Rlimit, Start};
-use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
+use belay_protocol::task::{AnswerWhen, Command, StallParams, StartParams, Status, TaskKind};
 use belay_protocol::vars;
 use belay_record::convert::policy_from_wire;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
@@ -118,7 +118,9 @@ impl<W: World> Core<W> {
             return Err(journal_error(&error));
         }
         self.world.reach(CrashPoint::AfterCreate);
+        let parent = task.entry.parent.clone();
         self.tasks.insert(id, task);
+        self.excuse(parent.as_deref());
         Ok(())
     }
 
@@ -238,6 +240,7 @@ impl<W: World> Core<W> {
             on_timeout: params.on_timeout,
             ttl_ms: params.ttl_ms,
             silence_ms: params.silence_ms,
+            stall: params.stall,
             grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
             kill_ms: Policy::DEFAULT_KILL_MS,
             retries: params.retries,
@@ -261,6 +264,7 @@ impl<W: World> Core<W> {
             leader: None,
             leader_exit: None,
             attempt: TaskDoc::no_attempt_yet(&clocks),
+            stalled: None,
             seen: 0,
             status: Status::Queued,
             end: None,
@@ -375,6 +379,7 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
         return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
     }
     check_retries(params)?;
+    check_stall(params.stall)?;
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
     let clocks = [
@@ -417,6 +422,15 @@ fn check_retries(params: &StartParams) -> Result<(), RpcError> {
         return Err(RpcError::invalid("retry_delay_ms", "a pause of more than a year is a mistake"));
     }
     Ok(())
+}
+
+fn check_stall(stall: Option<StallParams>) -> Result<(), RpcError> {
+    let after_ms = stall.map(|stall| stall.after_ms);
+    if after_ms.is_some_and(|after_ms| after_ms < bounds::STALL_MS) {
+        let message = format!("more often than every {} ms nobody looks", bounds::STALL_MS);
+        return Err(RpcError::invalid("stall", message).hint("leave it out, and nobody looks"));
+    }
+    check_clock("stall", after_ms)
 }
 
 pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcError> {

@@ -1,15 +1,17 @@
 //! What the shim's core does about a start that it keeps: until its turn comes, or for its next attempt. No process is
 //! started here.
 
-use belay_model::{Event, Exit, Outcome, State, step};
+mod watch;
+
+use belay_model::{Event, Evidence, Exit, Outcome, State, step};
 use belay_protocol::life::{ClockName, End, ExitStatus, Order, OutputInfo, StopLevel};
 use belay_protocol::shim::{Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, Start, ToShim};
-use belay_protocol::task::Size;
+use belay_protocol::task::{OnStall, Size, StallParams};
 use belay_protocol::time::Timestamp;
 use belay_record::convert::{Wire as _, event_from_wire, policy_from_wire};
 use proptest::prelude::*;
 
-use super::{Action, Core, Identity, Input, Moment, Strike};
+use super::{Action, Core, Identity, Input, Look, Moment, Strike};
 
 const LEADER: ProcessId = ProcessId { pid: 7, start_ticks: 70 };
 
@@ -206,7 +208,7 @@ fn between_two_attempts_there_is_nobody_to_be_stopped() {
         let record = end_of(&actions);
         let exit = Some(ExitStatus::Code(3));
         let (end, actor) = if by_limit {
-            (End::TimedOut { clock: ClockName::Timeout, limit_ms: 100, exit }, "clock:timeout")
+            (End::TimedOut { clock: ClockName::Timeout, limit_ms: 100, reason: None, exit }, "clock:timeout")
         } else {
             (End::Cancelled { order: order("me"), exit }, "me")
         };
@@ -291,6 +293,10 @@ impl Loop {
                     others: false,
                 }));
             }
+            Action::Look => {
+                let evidence = Evidence::default();
+                return Some(Input::Looked(Look { evidence, processes: Vec::new(), more: 0 }));
+            }
             Action::NameSurvivors => return Some(Input::Survivors(Vec::new())),
             Action::Finish => {
                 return Some(Input::Finished { output: OutputInfo::default(), capture: None });
@@ -360,10 +366,12 @@ proptest! {
     // proves K5, K9, F5: whatever comes in whatever order, a held start begins as often as it may and not after a stop, and a
     // daemon that comes back makes the same of what it is told
     #[test]
-    fn a_held_start_begins_only_as_it_may(retries in 0..3u32, events in happenings()) {
+    fn a_held_start_begins_only_as_it_may(retries in 0..3u32, looked_at: bool, events in happenings()) {
         let mut core = core();
         let mut around = Loop { connected: true, ..Loop::default() };
-        let start = retried(true, retries);
+        let mut start = retried(true, retries);
+        let policy = OnStall::Tell;
+        start.clocks.stall = looked_at.then_some(StallParams { after_ms: 30, policy });
         around.feed(&mut core, Input::Daemon(ToShim::Start(start.clone())));
         let mut stopped = false;
         for what in events {

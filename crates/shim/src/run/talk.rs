@@ -68,6 +68,7 @@ impl Shim {
             | ToShim::Admit { .. }
             | ToShim::Stop { .. }
             | ToShim::Detach { .. }
+            | ToShim::Excuse { .. }
             | ToShim::Ack { .. }) => {
                 // What ended by itself before the stop, or the detach, reached it ended by itself.
                 self.look_after_tree()?;

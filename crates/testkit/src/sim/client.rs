@@ -359,6 +359,7 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         timeout_ms: None,
         ttl_ms: None,
         silence_ms: None,
+        stall: None,
         retries: 0,
         retry_delay_ms: None,
         grace_ms: None,

@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use belay_model::{Level, SpawnFailure, SpawnStage, State};
+use belay_model::{Evidence, Level, SpawnFailure, SpawnStage, State};
 use belay_protocol::life::OutputInfo;
 use belay_protocol::shim::{FromShim, Now, ProcessId, Start, ToShim, WriteResult};
-use belay_shim::core::{Action, Core, Identity, Input, Strike};
+use belay_shim::core::{Action, Core, Identity, Input, Look, Strike};
 
 use super::agenda::Job;
 use super::link::Packet;
@@ -116,6 +116,11 @@ impl Sim {
             }
             Action::Spawn(start) => self.spawn(shim, &start).map(Some),
             Action::Signal(level) => Ok(self.signal(shim, level).map(Input::Signalled)),
+            Action::Look => {
+                let output_bytes = self.output(shim).bytes;
+                let evidence = Evidence { output_bytes, cpu_ms: 0 };
+                Ok(Some(Input::Looked(Look { evidence, processes: Vec::new(), more: 0 })))
+            }
             Action::NameSurvivors => {
                 let Some(truth) = self.held(shim) else { return Ok(Some(Input::Survivors(Vec::new()))) };
                 truth.named = truth.alive().map(|process| process.pid).collect();

@@ -104,7 +104,7 @@ impl Truth {
                 Err(format!("a stop by {} began, which never reached the shim", order.actor))
             }
             Cause::Asked(_) => Ok(()),
-            Cause::Clock { clock, limit_ms } => {
+            Cause::Clock { clock, limit_ms, .. } => {
                 let place = CLOCKS.iter().position(|known| known == clock);
                 match place.and_then(|place| self.due[place]) {
                     Some(due) if now_ms >= due && now_ms <= due + LAG_MS => Ok(()),
@@ -163,10 +163,11 @@ impl Truth {
                 let first = matches!(&self.cause, Some((Cause::Asked(first), _)) if asked(&first.to_wire()));
                 first && self.is_exit(*exit) && !self.ended_by_itself()
             }
-            End::TimedOut { clock, limit_ms, exit } => {
-                let cause = StopCause::Clock { clock: *clock, limit_ms: *limit_ms };
+            End::TimedOut { clock, limit_ms, reason, exit } => {
+                let (clock, limit_ms, reason) = (*clock, *limit_ms, reason.clone());
+                let cause = StopCause::Clock { clock, limit_ms, reason };
                 self.is_cause(&cause)
-                    && self.limit(*clock) == Some(*limit_ms)
+                    && self.limit(clock) == Some(limit_ms)
                     && self.is_exit(*exit)
                     && !self.ended_by_itself()
             }
@@ -196,7 +197,9 @@ impl Truth {
             ClockName::Timeout => self.clocks.timeout_ms,
             ClockName::Ttl => self.clocks.ttl_ms,
             ClockName::Silence => self.clocks.silence_ms,
-            ClockName::Leave | ClockName::Retry | ClockName::Grace | ClockName::Kill => None,
+            ClockName::Stall | ClockName::Leave | ClockName::Retry | ClockName::Grace | ClockName::Kill => {
+                None
+            }
         }
     }
 
