@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use belay_protocol::error::ErrorKind;
 use belay_protocol::life::{ClockName, ExitStatus};
-use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{AttemptInfo, StartParams, Status, TaskInfo};
+use belay_protocol::methods::{TaskStart, TaskWrite};
+use belay_protocol::task::{AttemptInfo, StartParams, Status, TaskInfo, WriteParams};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, refused, stop_of, world};
@@ -223,6 +223,27 @@ fn every_attempt_has_a_terminal_of_its_own() {
     let id = run_detached(&world, &["--pty", "--retry", "1", "--retry-delay", "0s"], &script);
     assert_eq!(world.wait_ended(&id).status, Status::Completed);
     assert_eq!(world.logs(&id), b"1\r\n2\r\n");
+}
+
+// proves K9: each attempt has a standard input of its own; nobody hears what is sent in between, and a closed one stays closed
+#[test]
+fn every_attempt_has_a_standard_input_of_its_own() {
+    let world = world();
+    let (_, script) = counting(&world, "read word; echo $n:$word; exit 1");
+    let id = run_detached(&world, &["--stdin", "--retry", "2", "--retry-delay", "2s"], &script);
+    world.belay(["send", &id, "one"]).ok();
+    wait_for_status(&world, &id, Status::Resting);
+    let params = WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None };
+    let error = refused(world.client().call::<TaskWrite>(&params));
+    assert_eq!(error.data.kind, ErrorKind::Busy);
+    assert_eq!(error.message, "the task is between two attempts, and nobody reads now");
+    // Which waits until somebody reads.
+    world.belay(["send", &id, "two", "--eof"]).ok();
+    let task = world.wait_ended(&id);
+    assert_eq!(task.attempt.map(|attempt| attempt.number), Some(3));
+    assert_eq!(world.logs(&id), b"1:one\n2:two\n3:\n");
+    let ours = world.belay(["run", "--stdin", "--retry", "1", "--", "cat"]);
+    assert_eq!(ours.code, Some(2), "{ours}");
 }
 
 // proves S2

@@ -252,6 +252,11 @@ impl<W: World> Core<W> {
                     RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
                 self.fail(&caller, error.hint("start it with --stdin to be able to write to it"));
             }
+            ShimWrite::Full { .. } if self.is_resting(&task) => {
+                let message = "the task is between two attempts, and nobody reads now";
+                let hint = "try again when the next attempt has begun";
+                self.fail(&caller, RpcError::new(ErrorKind::Busy, message).field("id").hint(hint));
+            }
             ShimWrite::Full { pending } => {
                 let message =
                     format!("the command does not read: {pending} bytes are waiting for it already");
@@ -261,6 +266,10 @@ impl<W: World> Core<W> {
                 );
             }
         }
+    }
+
+    fn is_resting(&self, id: &str) -> bool {
+        self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Resting(_)))
     }
 
     /// What is left of a task whose shim is gone has been dealt with: that is its end.

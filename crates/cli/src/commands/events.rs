@@ -148,8 +148,8 @@ fn value_text(value: &Value) -> String {
 
 fn kind_style(event: &EventInfo) -> Style {
     match event.kind.as_str() {
-        "task.started" | "task.adopted" => Style::Good,
-        "task.stopping" | "daemon.stopping" => Style::Busy,
+        "task.started" | "task.adopted" | "task.recovered" => Style::Good,
+        "task.stopping" | "task.attempt_ended" | "task.stalled" | "daemon.stopping" => Style::Busy,
         "daemon.notice" => Style::Bad,
         _ => Style::Plain,
     }
