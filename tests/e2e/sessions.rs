@@ -264,6 +264,23 @@ fn a_task_whose_end_never_comes_does_not_keep_its_session_from_draining() {
     wait_state(&world, &id, SessionState::Ended);
 }
 
+/// A task that does not get on is listed and told; it does not hide that nothing else works.
+// proves W5, R7
+#[test]
+fn a_stalled_task_does_not_keep_its_session_from_draining() {
+    let world = world();
+    let id = open(&world, OpenParams::default()).session.id;
+    let stall = Some(task::StallParams { after_ms: 300, policy: task::OnStall::Tell });
+    let hung = world.start(&StartParams { stall, ..sleeper(&world, &id) });
+    let waited = drain(&world, &id, LONG);
+    assert!(waited.drained, "{waited:?}");
+    let left: Vec<(&str, &str)> =
+        waited.left.iter().map(|left| (left.id.as_str(), left.status.as_str())).collect();
+    assert_eq!(left, [(hung.id.as_str(), "stalled")]);
+    assert_eq!((waited.session.counts.shells, waited.session.counts.stalled), (1, 1));
+    assert_eq!(world.get(&hung.id).status, Status::Running);
+}
+
 // proves S4
 #[test]
 fn admission_is_atomic_and_leaves_no_trace_when_it_refuses() {

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belay_protocol::lane::LaneParams;
+use belay_protocol::task::StallParams;
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 
 pub(crate) use self::daemon::{CompletionsArgs, DoctorArgs, DownArgs, StatusArgs, UpArgs};
 use self::owners::{LanesArgs, SessionsArgs};
 use crate::commands::lanes::parse as lane;
-use crate::duration::{parse as duration, parse_size as size};
+use crate::duration::{parse as duration, parse_size as size, parse_stall as stall};
 use crate::keys::{Key, parse as key};
 
 macro_rules! verbs {
@@ -188,9 +189,18 @@ pub(crate) struct RunArgs {
     /// Stop it when it has written nothing for so long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) silence: Option<Duration>,
+    /// Look so often whether it gets on; tell when it does not, or with :stop, stop it
+    #[arg(long, value_name = "DURATION[:tell|:stop]", value_parser = stall)]
+    pub(crate) stall: Option<StallParams>,
     /// How long it may take to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
+    /// Run it again, at most N times, when it fails by itself; it stays one task, with one log
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) retry: Option<u32>,
+    /// How long after each failure; else 1s
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "retry")]
+    pub(crate) retry_delay: Option<Duration>,
     /// Give it a standard input: ours, or with -d what `belay send` writes
     #[arg(long)]
     pub(crate) stdin: bool,

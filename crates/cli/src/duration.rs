@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use belay_protocol::task::{OnStall, StallParams};
+
 const DURATION_HELP: &str = "write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d";
 const SIZE_HELP: &str = "write a size as 4096, 64KiB, 10MiB or 1GB";
 
@@ -35,6 +37,17 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         (rest, unit_before) = (next, Some(place));
     }
     Ok(Duration::from_millis(total))
+}
+
+/// Reads how often a task is looked at, and what follows: `30s`, `30s:tell`, `5m:stop`.
+pub(crate) fn parse_stall(text: &str) -> Result<StallParams, String> {
+    let (time, policy) = match text.split_once(':') {
+        None => (text, OnStall::Tell),
+        Some((time, "tell")) => (time, OnStall::Tell),
+        Some((time, "stop")) => (time, OnStall::Stop),
+        Some(_) => return Err("write it as 30s, 30s:tell or 30s:stop".to_owned()),
+    };
+    Ok(StallParams { after_ms: millis(parse(time)?), policy })
 }
 
 /// Writes a duration so that [`parse`] reads the same again.
@@ -82,6 +95,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn looks_are_told_or_stop() {
+        let stall = |after_ms, policy| Ok(StallParams { after_ms, policy });
+        assert_eq!(parse_stall("30s"), stall(30_000, OnStall::Tell));
+        assert_eq!(parse_stall("30s:tell"), stall(30_000, OnStall::Tell));
+        assert_eq!(parse_stall("1m30s:stop"), stall(90_000, OnStall::Stop));
+        for wrong in ["", ":stop", "30", "30s:", "30s:kill", "30s:tell:stop"] {
+            assert!(parse_stall(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn durations_are_read_as_they_are_written() {

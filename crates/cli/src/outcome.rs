@@ -1,8 +1,11 @@
 //! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
 
-use belay_protocol::life::{ClockName, Receipt, StopLevel, SurvivorInfo};
+use belay_protocol::Timestamp;
+use belay_protocol::life::{ClockName, ExitStatus, Receipt, StopLevel, SurvivorInfo};
 use belay_protocol::shell::LineVerdict;
-use belay_protocol::task::{LeaderInfo, OutcomeInfo, Status, TaskInfo};
+use belay_protocol::task::{
+    AttemptInfo, LeaderInfo, OutcomeInfo, StallEvidence, StallInfo, Status, TaskInfo,
+};
 
 use crate::ui::human;
 use crate::ui::style::Style;
@@ -26,7 +29,12 @@ pub(crate) fn exit_code(task: &TaskInfo) -> u8 {
         Status::Failed if outcome.kind == "spawn" => spawn_code(outcome),
         Status::Failed => own.filter(|code| *code != 0).unwrap_or(1),
         Status::Completed => own.unwrap_or(0),
-        Status::Lost | Status::Queued | Status::Starting | Status::Running | Status::Stopping => 1,
+        Status::Lost
+        | Status::Queued
+        | Status::Starting
+        | Status::Running
+        | Status::Resting
+        | Status::Stopping => 1,
     }
 }
 
@@ -109,8 +117,35 @@ pub(crate) fn short(task: &TaskInfo) -> String {
                 (_, None, None) => status.to_owned(),
             }
         }
-        _ => status.to_owned(),
+        _ => match task.attempt.filter(|attempt| !task.status.is_ended() && is_again(task, *attempt)) {
+            Some(attempt) => format!("{status} (attempt {} of {})", attempt.number, attempt.of),
+            None => status.to_owned(),
+        },
     }
+}
+
+/// Whether something of it has failed already.
+fn is_again(task: &TaskInfo, attempt: AttemptInfo) -> bool {
+    attempt.number > 1 || task.status == Status::Resting
+}
+
+/// `stalled: no progress for 2m 3s, processor time 20 ms when it was seen`.
+pub(crate) fn stalled(stall: &StallInfo, now: Timestamp) -> String {
+    let StallEvidence { silent_ms, cpu_ms, .. } = stall.evidence;
+    let silent = human::duration(silent_ms + human::between(stall.since, now));
+    format!("stalled: no progress for {silent}, processor time {} when it was seen", human::took(cpu_ms))
+}
+
+/// `2 of 4; the last failure: exit 1; the next one in 800 ms`.
+pub(crate) fn attempt(task: &TaskInfo) -> Option<String> {
+    let AttemptInfo { number, of, last } = task.attempt?;
+    let last = last.map(|exit| match exit {
+        ExitStatus::Code(code) => format!("; the last failure: exit {code}"),
+        ExitStatus::Signal { number, .. } => format!("; the last failure: died of {}", human::signal(number)),
+    });
+    let next = task.clocks.retry.and_then(|clock| clock.remaining_ms);
+    let next = next.map(|ms| format!("; the next one in {}", human::duration(ms)));
+    Some(format!("{number} of {of}{}{}", last.unwrap_or_default(), next.unwrap_or_default()))
 }
 
 pub(crate) const fn status_name(status: Status) -> &'static str {
@@ -124,7 +159,7 @@ pub(crate) const fn status_name(status: Status) -> &'static str {
 pub(crate) const fn status_style(status: Status) -> Style {
     match status {
         Status::Running => Style::Good,
-        Status::Queued | Status::Starting | Status::Stopping => Style::Busy,
+        Status::Queued | Status::Starting | Status::Resting | Status::Stopping => Style::Busy,
         Status::Completed | Status::Cancelled => Style::Dim,
         Status::Failed | Status::TimedOut | Status::Lost | Status::StopFailed => Style::Bad,
     }
@@ -138,7 +173,8 @@ pub(crate) fn sentence(task: &TaskInfo) -> String {
     match task.status {
         Status::TimedOut => match (outcome.clock, outcome.limit_ms) {
             (Some(clock), Some(limit)) => {
-                format!("{status}: the {} of {} passed", clock_name(clock), human::duration(limit))
+                let why = outcome.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                format!("{status}: the {} of {} passed{why}", clock_name(clock), human::duration(limit))
             }
             _ => status.to_owned(),
         },
@@ -180,7 +216,9 @@ pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
         ClockName::Timeout => "time limit",
         ClockName::Ttl => "time to live",
         ClockName::Silence => "silence limit",
+        ClockName::Stall => "stall limit",
         ClockName::Leave => "wait for others",
+        ClockName::Retry => "pause between attempts",
         ClockName::Grace => "grace",
         ClockName::Kill => "kill limit",
     }

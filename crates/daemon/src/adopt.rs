@@ -119,6 +119,7 @@ impl<W: World> Core<W> {
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
             self.emit("task.adopted", Some((&task, &session)), Map::new());
             self.await_caller(&task);
+            self.excuse(Some(&task));
             if self.tasks.get(&task).is_some_and(|task| self.is_watched(task)) {
                 self.watch_output(&task);
             }
@@ -162,7 +163,7 @@ impl<W: World> Core<W> {
         }
         // Only the way to it is broken; its task goes on and must not be touched.
         shim.stage = ShimStage::Coming;
-        shim.watched = false;
+        (shim.watched, shim.excused) = (false, None);
         shim.tries += 1;
         let tries = shim.tries;
         if tries <= REACH_TRIES {

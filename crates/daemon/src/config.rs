@@ -9,6 +9,8 @@ pub mod bounds {
     pub const CLIENTS: usize = 512;
     /// Beyond it a start is refused with `busy`.
     pub const LIVE_TASKS: usize = 10_000;
+    /// The shortest time between two looks at whether a task gets on.
+    pub const STALL_MS: u64 = 100;
     /// Beyond it a client is not read from until it has read: others are served meanwhile.
     pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
     /// What all clients together may have sent of lines that have no end yet; beyond it, whoever sends more of a long one

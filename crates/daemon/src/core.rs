@@ -10,7 +10,6 @@ use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
-use belay_protocol::task::Health;
 use belay_record::MemoryLog;
 use serde_json::Map;
 
@@ -116,8 +115,6 @@ pub(crate) struct Task {
     pub(crate) output_bytes: u64,
     /// The hardest stop that was asked for, and when the first was.
     pub(crate) stop: Option<(StopOrder, Moment)>,
-    /// Why it counts as stalled.
-    pub(crate) stalled: Option<String>,
     /// A daemon died before any shim had its start: until when that may be said again.
     pub(crate) unsaid: Option<TimerKey>,
     /// On which connection somebody waits for it.
@@ -142,7 +139,6 @@ impl Task {
             applied: 0,
             output_bytes: 0,
             stop: None,
-            stalled: None,
             unsaid: None,
             caller: None,
             caller_due: None,
@@ -150,10 +146,6 @@ impl Task {
             pending: Vec::new(),
             follows: Vec::new(),
         }
-    }
-
-    pub(crate) const fn health(&self) -> Health {
-        if self.stalled.is_some() { Health::Stalled } else { Health::Ok }
     }
 
     /// Its life is going to be told from the first event on, to one that waits for its turn or is being started.
@@ -175,6 +167,8 @@ pub(crate) struct Shim {
     pub(crate) task: Option<String>,
     pub(crate) stage: ShimStage,
     pub(crate) watched: bool,
+    /// What it was told last of whether its task waits for others.
+    pub(crate) excused: Option<bool>,
     /// How often it could not be reached although it is alive.
     pub(crate) tries: u32,
     /// Found by its socket alone: the journal does not know what it holds.
@@ -198,6 +192,7 @@ impl Shim {
             task: None,
             stage: ShimStage::Coming,
             watched: false,
+            excused: None,
             tries: 0,
             stray: false,
             stop: None,
@@ -325,6 +320,7 @@ impl<W: World> Core<W> {
                 // After all of it: who waits for the end of a short task need not hear first that it began.
                 for task in std::mem::take(&mut self.moved) {
                     self.answer_started(&task);
+                    self.may_have_stalled(&task);
                 }
             }
             Event::ShimGone { shim } => self.shim_gone(shim),

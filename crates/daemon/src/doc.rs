@@ -1,11 +1,13 @@
 //! A task as it stands in the journal: one JSON document a row. Read by this daemon, by later ones, and by people.
 
 use belay_journal::TaskRow;
-use belay_protocol::Bytes;
+use belay_model::State;
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shell::LineInfo;
-use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
-use belay_protocol::task::{OnDisconnect, Size, Status, TaskKind};
+use belay_protocol::shim::{Clocks, EndRecord, LifeEvent, ProcessId};
+use belay_protocol::task::{AttemptInfo, OnDisconnect, Size, StallInfo, Status, TaskKind};
+use belay_protocol::{Bytes, Timestamp};
+use belay_record::convert::Wire as _;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::SeatDoc;
@@ -53,11 +55,61 @@ pub(crate) struct TaskDoc {
     pub leader: Option<ProcessId>,
     #[serde(default)]
     pub leader_exit: Option<ExitStatus>,
+    /// Of one that is run again when it fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptInfo>,
+    /// What was seen when it was found not to get on, as long as that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled: Option<Box<StallInfo>>,
     /// The number of the last life event that is in the journal.
     pub seen: u64,
     pub status: Status,
     #[serde(default)]
     pub end: Option<EndRecord>,
+}
+
+impl TaskDoc {
+    /// The count of attempts before the first of them.
+    pub(crate) fn no_attempt_yet(clocks: &Clocks) -> Option<AttemptInfo> {
+        let of = clocks.retries + 1;
+        (clocks.retries > 0).then_some(AttemptInfo { number: 0, of, last: None })
+    }
+
+    /// What one event of the life has changed in here; `state` is the one after it.
+    pub(crate) fn note(&mut self, event: &LifeEvent, state: &State, at: Timestamp) {
+        if !state.is_stalled() {
+            self.stalled = None;
+        }
+        match event {
+            LifeEvent::Stalled { evidence } if state.is_stalled() => {
+                let evidence = (**evidence).clone();
+                self.stalled = Some(Box::new(StallInfo { since: at, evidence }));
+            }
+            LifeEvent::Spawned { process, .. } => {
+                self.leader = Some(*process);
+                self.leader_exit = None;
+                if let Some(attempt) = &mut self.attempt {
+                    attempt.number = state.attempt();
+                }
+            }
+            LifeEvent::LeaderExited { exit } => self.leader_exit = Some(*exit),
+            LifeEvent::TreeEmpty => {
+                if let (Some(attempt), State::Resting(resting)) = (&mut self.attempt, state) {
+                    attempt.last = Some(resting.last.to_wire());
+                }
+            }
+            LifeEvent::SpawnFailed { .. }
+            | LifeEvent::Detach { .. }
+            | LifeEvent::Stop { .. }
+            | LifeEvent::ClockRanOut { .. }
+            | LifeEvent::BudgetRanOut { .. }
+            | LifeEvent::Stalled { .. }
+            | LifeEvent::Recovered
+            | LifeEvent::Signalled { .. }
+            | LifeEvent::Survivors { .. }
+            | LifeEvent::ShimLost { .. } => {}
+        }
+    }
 }
 
 /// The shim that holds a task, as far as it takes to find it again.

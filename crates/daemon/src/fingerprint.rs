@@ -24,7 +24,10 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         on_disconnect,
         ttl_ms,
         silence_ms,
+        stall,
         grace_ms,
+        retries,
+        retry_delay_ms,
         output_limit_bytes,
         token: _,
         session,
@@ -43,6 +46,12 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     }
     if *keep || lane.is_some() {
         text.extend(serde_json::to_vec(&(keep, lane)).unwrap_or_default());
+    }
+    if *retries > 0 {
+        text.extend(serde_json::to_vec(&(retries, retry_delay_ms)).unwrap_or_default());
+    }
+    if let Some(stall) = stall {
+        text.extend(serde_json::to_vec(stall).unwrap_or_default());
     }
     keyed(key, &text)
 }

@@ -6,7 +6,7 @@ use belay_protocol::lane::LaneSeat;
 use belay_protocol::life::{ExitStatus, OutputInfo};
 use belay_protocol::shim::Now;
 use belay_protocol::task::{
-    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, StoppingInfo, TaskInfo,
+    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, Status, StoppingInfo, TaskInfo,
 };
 use belay_record::convert::{Wire as _, outcome_info};
 
@@ -31,7 +31,8 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         kind: doc.kind,
         name: entry.name.clone(),
         status: doc.status,
-        health: Health::Ok,
+        health: if doc.stalled.is_some() { Health::Stalled } else { Health::Ok },
+        stall: doc.stalled.clone(),
         detached: live.state.map_or(doc.detached || doc.detached_by.is_some(), State::detached),
         detached_by: doc.detached_by.clone(),
         command: doc.command.clone(),
@@ -49,8 +50,9 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         keep: doc.keep,
         started_at: Timestamp(entry.started_ms),
         ended_at: end.map(|end| Timestamp(end.ended_at_ms)),
-        pid: doc.leader.map(|leader| leader.pid),
+        pid: doc.leader.filter(|_| doc.status != Status::Resting).map(|leader| leader.pid),
         leader: leader_info(entry, live.state),
+        attempt: doc.attempt,
         pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
         output: output_info(entry, live),
@@ -66,7 +68,8 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
 }
 
 fn leader_info(entry: &Entry, state: Option<&State>) -> Option<LeaderInfo> {
-    let leader = entry.doc.leader?;
+    // Between two attempts there is none.
+    let leader = entry.doc.leader.filter(|_| entry.doc.status != Status::Resting)?;
     let seen = state.and_then(State::leader).and_then(Leader::exit).map(|exit| exit.to_wire());
     let (exit_code, signal) = match seen.or(entry.doc.leader_exit) {
         Some(ExitStatus::Code(code)) => (Some(code), None),
@@ -97,6 +100,8 @@ fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
         timeout: clock(ClockName::Timeout, clocks.timeout_ms),
         ttl: clock(ClockName::Ttl, clocks.ttl_ms),
         silence: clock(ClockName::Silence, clocks.silence_ms),
+        stall: clock(ClockName::Stall, clocks.stall.map(|stall| stall.after_ms)),
+        retry: clock(ClockName::Retry, (clocks.retries > 0).then_some(clocks.retry_delay_ms)),
         grace: clock(ClockName::Grace, Some(clocks.grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
     }
 }
@@ -105,8 +110,10 @@ fn stopping_info(state: &State) -> Option<StoppingInfo> {
     let State::Stopping(stopping) = state else { return None };
     let (actor, reason) = match &stopping.cause {
         Cause::Asked(order) => (order.actor.clone(), order.reason.clone()),
-        Cause::Clock { clock, limit_ms } => {
-            (format!("clock:{}", clock.name()), Some(format!("limit {limit_ms} ms")))
+        Cause::Clock { clock, limit_ms, reason } => {
+            let limit = format!("limit {limit_ms} ms");
+            let why = reason.as_ref().map_or_else(|| limit.clone(), |reason| format!("{limit}: {reason}"));
+            (format!("clock:{}", clock.name()), Some(why))
         }
         Cause::Budget { budget, .. } => (format!("budget:{budget}"), None),
     };

@@ -10,6 +10,7 @@ pub mod config;
 pub mod core;
 mod doc;
 pub mod event;
+mod excuse;
 mod fingerprint;
 mod follow;
 mod foreground;

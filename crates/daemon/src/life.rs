@@ -1,6 +1,6 @@
 //! Following the tasks that shims hold: each life event is applied once, recorded once, and told to whoever waits.
 
-use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
+use belay_model::{Cause, Event, Leader, Outcome, Policy, Resting, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::{CaptureFault, Receipt, SignalSent, SurvivorInfo};
@@ -81,14 +81,10 @@ impl<W: World> Core<W> {
         }
         task.applied = item.number;
         let doc = &mut task.entry.doc;
-        match &item.event {
-            LifeEvent::Spawned { process, .. } => doc.leader = Some(*process),
-            LifeEvent::LeaderExited { exit } => doc.leader_exit = Some(*exit),
-            _ => {}
-        }
         let before = task.state.clone();
         let was_detached = before.detached();
         task.state = step(&task.policy, before, event_from_wire(item.event.clone())).state;
+        doc.note(&item.event, &task.state, Timestamp(item.at_ms));
         if let Some(end) = &item.end {
             // The shim was there; what it says about the end counts, also if a newer daemon would judge otherwise.
             task.state = State::Ended(Outcome::from_wire(end.end.clone()));
@@ -116,7 +112,13 @@ impl<W: World> Core<W> {
     fn record_life(&mut self, id: &str, item: &LifeItem) {
         let Some(task) = self.tasks.get(id) else { return };
         let (session, ended) = (task.entry.session.clone(), task.state.is_ended());
-        if let Some((kind, more)) = describe(&item.event, &task.state, item.end.as_deref()) {
+        if let LifeEvent::Stalled { evidence } = &item.event {
+            let mut more = object(json!(evidence));
+            more.extend(object(json!({ "policy": task.entry.doc.clocks.stall.map(|stall| stall.policy) })));
+            self.emit("task.stalled", Some((id, &session)), more);
+        }
+        let Some(task) = self.tasks.get(id) else { return };
+        if let Some((kind, more)) = describe(&item.event, &task.state, &task.policy, item.end.as_deref()) {
             self.emit(kind, Some((id, &session)), more);
         }
         if !ended {
@@ -130,7 +132,7 @@ impl<W: World> Core<W> {
     /// Whoever waited for the start gets the id; whoever waits for the end hears it too, once.
     pub(crate) fn answer_started(&mut self, id: &str) {
         let Some(task) = self.tasks.get(id) else { return };
-        if !matches!(task.state, State::Running(_) | State::Stopping(_)) {
+        if !task.state.has_begun() {
             return;
         }
         for pending in task.pending.clone() {
@@ -183,10 +185,11 @@ impl<W: World> Core<W> {
         self.put(&task.entry);
         self.expect_nobody(task.caller_due);
         self.expect_nobody(task.unsaid);
+        self.excuse(task.entry.parent.as_deref());
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
             shim.task = None;
-            shim.watched = false;
+            (shim.watched, shim.excused) = (false, None);
         }
         self.durable.push(Action::Reach(CrashPoint::AfterEnd));
         if let Some(shim) = task.shim {
@@ -311,6 +314,11 @@ impl<W: World> Core<W> {
                     RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
                 self.fail(&caller, error.hint("start it with --stdin to be able to write to it"));
             }
+            ShimWrite::Full { .. } if self.is_resting(&task) => {
+                let message = "the task is between two attempts, and nobody reads now";
+                let hint = "try again when the next attempt has begun";
+                self.fail(&caller, RpcError::new(ErrorKind::Busy, message).field("id").hint(hint));
+            }
             ShimWrite::Full { pending } => {
                 let message =
                     format!("the command does not read: {pending} bytes are waiting for it already");
@@ -320,6 +328,10 @@ impl<W: World> Core<W> {
                 );
             }
         }
+    }
+
+    fn is_resting(&self, id: &str) -> bool {
+        self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Resting(_)))
     }
 
     /// What is left of a task whose shim is gone has been dealt with: that is its end.
@@ -439,6 +451,7 @@ pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
 fn describe(
     event: &LifeEvent,
     state: &State,
+    policy: &Policy,
     end: Option<&EndRecord>,
 ) -> Option<(&'static str, Map<String, Value>)> {
     if state.is_ended() {
@@ -446,12 +459,27 @@ fn describe(
     }
     let detached = object(json!({ "by": detached_by(event) }));
     match event {
-        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_)) => {
+        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_) | State::Resting(_)) => {
             Some(("task.detached", detached))
         }
-        LifeEvent::Spawned { process, .. } => Some(("task.started", object(json!({ "pid": process.pid })))),
+        LifeEvent::Spawned { process, .. } if policy.retries == 0 => {
+            Some(("task.started", object(json!({ "pid": process.pid }))))
+        }
+        LifeEvent::Spawned { process, .. } => {
+            Some(("task.started", object(json!({ "pid": process.pid, "attempt": state.attempt() }))))
+        }
+        LifeEvent::TreeEmpty => {
+            let State::Resting(Resting { attempt, last, .. }) = state else { return None };
+            let told =
+                json!({ "exit": last.to_wire(), "attempt": attempt, "next_ms": policy.retry_delay_ms });
+            Some(("task.attempt_ended", object(told)))
+        }
         LifeEvent::LeaderExited { exit } => Some(("task.leader_exited", object(json!({ "exit": exit })))),
-        LifeEvent::Stop { .. } | LifeEvent::ClockRanOut { .. } | LifeEvent::BudgetRanOut { .. } => {
+        LifeEvent::Recovered => Some(("task.recovered", Map::new())),
+        LifeEvent::Stop { .. }
+        | LifeEvent::ClockRanOut { .. }
+        | LifeEvent::BudgetRanOut { .. }
+        | LifeEvent::Stalled { .. } => {
             let State::Stopping(stopping) = state else { return None };
             let mut more = object(json!({ "level": stopping.level.name() }));
             more.extend(object(json!(stopping.cause.to_wire())));
@@ -460,7 +488,6 @@ fn describe(
         // It may have been detached while it waited for its turn.
         LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => Some(("task.detached", detached)),
         LifeEvent::SpawnFailed { .. }
-        | LifeEvent::TreeEmpty
         | LifeEvent::Detach { .. }
         | LifeEvent::Signalled { .. }
         | LifeEvent::Survivors { .. }

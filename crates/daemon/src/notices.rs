@@ -91,6 +91,14 @@ impl<W: World> Core<W> {
         above.chain(own).cloned().collect()
     }
 
+    /// A stalled task keeps no session from being drained.
+    pub(crate) fn may_have_stalled(&mut self, id: &str) {
+        let stalled = self.tasks.get(id).filter(|task| task.entry.doc.stalled.is_some());
+        if let Some(entry) = stalled.map(|task| task.entry.clone()) {
+            self.serve_sessions_of(&entry);
+        }
+    }
+
     /// The end of a task is durable: who waited for its sessions may be answered.
     pub(crate) fn serve_sessions_of(&mut self, entry: &Entry) {
         for id in self.sessions_of(entry) {

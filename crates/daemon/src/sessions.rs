@@ -11,7 +11,7 @@ use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{
     Defaults, Hold, Leftover, OnEnd, SessionCounts, SessionInfo, SessionState, WaitResult,
 };
-use belay_protocol::task::{Health, Status, TaskKind};
+use belay_protocol::task::{Status, TaskKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -390,7 +390,8 @@ impl<W: World> Core<W> {
         let mut left = self.sessions.get(id)?.doc.left.clone();
         let live = self.tasks.values().filter(|task| is_in(id, &task.entry));
         left.extend(live.filter_map(|task| {
-            let why = task.stalled.clone()?;
+            let stalled = task.entry.doc.stalled.as_ref()?;
+            let why = format!("nothing has come of it since {}", stalled.since);
             Some(Leftover { id: task.entry.id.clone(), status: "stalled".to_owned(), why })
         }));
         Some(WaitResult { drained: info.drained, session: info, left })
@@ -459,5 +460,5 @@ fn count_task(counts: &mut SessionCounts, task: &Task) {
         (_, true) => counts.detached += 1,
         (_, false) => counts.foreground += 1,
     }
-    counts.stalled += u64::from(task.health() == Health::Stalled);
+    counts.stalled += u64::from(task.entry.doc.stalled.is_some());
 }

@@ -104,6 +104,8 @@ impl<W: World> Core<W> {
             shim: Some(ShimDoc { name: shim.name.clone(), process, cgroup: shim.cgroup.clone() }),
             leader: None,
             leader_exit: None,
+            attempt: TaskDoc::no_attempt_yet(&spec.clocks),
+            stalled: None,
             seen: 0,
             status: if queued { Status::Queued } else { Status::Starting },
             end: None,

@@ -4,87 +4,8 @@
 //! There is no wildcard arm: a new event or state does not compile until every pair has been thought about.
 
 use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
-use crate::policy::{Level, OnLimit, Policy};
-
-/// Where a task stands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Recorded, and waiting for a seat: in the daemon, or in the memory of its shim.
-    Queued {
-        detached: bool,
-    },
-    /// Handed over to be spawned; a stop that comes now is kept until the pid is known.
-    Starting {
-        detached: bool,
-        stop: Option<StopOrder>,
-    },
-    Running(Running),
-    Stopping(Stopping),
-    Ended(Outcome),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Running {
-    pub leader: Leader,
-    pub detached: bool,
-}
-
-/// The first process of the tree. The task goes on when it has exited and others have not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Leader {
-    Alive,
-    Exited(Exit),
-}
-
-impl Leader {
-    pub const fn exit(self) -> Option<Exit> {
-        match self {
-            Self::Alive => None,
-            Self::Exited(exit) => Some(exit),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Stopping {
-    pub leader: Leader,
-    pub detached: bool,
-    pub cause: Cause,
-    pub level: Level,
-    pub grace_ms: u64,
-    pub delivered: Delivered,
-}
-
-/// Whom the signals of a stop have reached so far. It decides whether the stop or the command itself was the end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Delivered {
-    pub leader: bool,
-    pub others: bool,
-    /// A signal other than SIGKILL was among them, which a process may answer with any exit code.
-    pub gentle: bool,
-}
-
-impl Delivered {
-    const fn merge(self, more: Self) -> Self {
-        Self {
-            leader: self.leader || more.leader,
-            others: self.others || more.others,
-            gentle: self.gentle || more.gentle,
-        }
-    }
-
-    /// Whether the command ended by itself although a stop was under way: nothing reached it, or only a SIGKILL
-    /// that came too late, which shows in its exit status.
-    const fn came_too_late(self, leader: Leader) -> bool {
-        if !self.leader && !self.others {
-            return true;
-        }
-        match leader {
-            Leader::Alive => false,
-            Leader::Exited(exit) => !self.gentle && !self.others && !exit.is_sigkill(),
-        }
-    }
-}
+use crate::policy::{Level, OnLimit, OnStall, Policy, Stall};
+use crate::state::{Delivered, Leader, Resting, Running, State, Stopping};
 
 /// What can happen to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +27,12 @@ pub enum Event {
         limit: u64,
         used: u64,
     },
+    /// It was looked at and gets on, or is excused.
+    Progressed,
+    /// It was looked at, and nothing has moved; the reason is what was seen.
+    Stalled {
+        reason: String,
+    },
     /// What the last signal reached.
     Signalled(Delivered),
     /// Who is alive after SIGKILL and its deadline; nobody means that only true zombies are left.
@@ -125,6 +52,8 @@ pub enum Effect {
     Signal(Level),
     Arm(Clock, u64),
     Clear(Clock),
+    /// Look whether it gets on, and report back with [`Event::Progressed`] or [`Event::Stalled`].
+    Look,
     /// Look who is still there, and report back with [`Event::Survivors`].
     NameSurvivors,
     /// The end: drop every clock, write the end record, tell everybody. Nothing follows it.
@@ -148,58 +77,13 @@ impl Step {
     }
 }
 
-impl State {
-    pub const fn new(detached: bool) -> Self {
-        Self::Queued { detached }
-    }
-
-    pub const fn is_ended(&self) -> bool {
-        matches!(self, Self::Ended(_))
-    }
-
-    pub const fn outcome(&self) -> Option<&Outcome> {
-        match self {
-            Self::Ended(outcome) => Some(outcome),
-            Self::Queued { .. } | Self::Starting { .. } | Self::Running(_) | Self::Stopping(_) => None,
-        }
-    }
-
-    /// The word on the wire.
-    pub const fn status(&self) -> &'static str {
-        match self {
-            Self::Queued { .. } => "queued",
-            Self::Starting { .. } => "starting",
-            Self::Running(_) => "running",
-            Self::Stopping(_) => "stopping",
-            Self::Ended(outcome) => outcome.status(),
-        }
-    }
-
-    /// Whether nobody waits for the task. An ended task is waited for by nobody.
-    pub const fn detached(&self) -> bool {
-        match self {
-            Self::Queued { detached } | Self::Starting { detached, .. } => *detached,
-            Self::Running(running) => running.detached,
-            Self::Stopping(stopping) => stopping.detached,
-            Self::Ended(_) => true,
-        }
-    }
-
-    pub const fn leader(&self) -> Option<Leader> {
-        match self {
-            Self::Running(running) => Some(running.leader),
-            Self::Stopping(stopping) => Some(stopping.leader),
-            Self::Queued { .. } | Self::Starting { .. } | Self::Ended(_) => None,
-        }
-    }
-}
-
 /// The whole life. See the module's words; `docs/life-of-a-task.md` shows it rendered.
 pub fn step(policy: &Policy, state: State, event: Event) -> Step {
     match state {
         State::Queued { detached } => queued(detached, event),
-        State::Starting { detached, stop } => starting(policy, detached, stop, event),
+        State::Starting { detached, stop, attempt } => starting(policy, detached, stop, attempt, event),
         State::Running(now) => running(policy, now, event),
+        State::Resting(now) => resting(policy, now, event),
         State::Stopping(now) => stopping(policy, now, event),
         State::Ended(outcome) => ended(outcome, &event),
     }
@@ -208,7 +92,7 @@ pub fn step(policy: &Policy, state: State, event: Event) -> Step {
 fn queued(detached: bool, event: Event) -> Step {
     match event {
         Event::Admitted => {
-            Step { state: State::Starting { detached, stop: None }, effects: vec![Effect::Spawn] }
+            Step { state: State::Starting { detached, stop: None, attempt: 1 }, effects: vec![Effect::Spawn] }
         }
         Event::Detach => Step::stay(State::Queued { detached: true }),
         Event::Stop(order) => Step::end(Outcome::Cancelled { order, exit: None }),
@@ -224,33 +108,40 @@ fn queued(detached: bool, event: Event) -> Step {
         | Event::Output
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
         | Event::Survivors(_) => Step::stay(State::Queued { detached }),
     }
 }
 
-fn starting(policy: &Policy, detached: bool, stop: Option<StopOrder>, event: Event) -> Step {
+fn starting(policy: &Policy, detached: bool, stop: Option<StopOrder>, attempt: u32, event: Event) -> Step {
     match event {
-        Event::Spawned => match stop {
-            Some(order) => {
-                let level = order.level;
-                let grace_ms = order.grace_ms.unwrap_or(policy.grace_ms);
-                begin_stop(
-                    policy,
-                    Running { leader: Leader::Alive, detached },
-                    Cause::Asked(order),
-                    level,
-                    grace_ms,
-                )
+        Event::Spawned => {
+            let begun = Running { leader: Leader::Alive, detached, attempt, stalled: false };
+            match stop {
+                Some(order) => {
+                    let level = order.level;
+                    let grace_ms = order.grace_ms.unwrap_or(policy.grace_ms);
+                    begin_stop(policy, begun, Cause::Asked(order), level, grace_ms)
+                }
+                None => Step { state: State::Running(begun), effects: first_clocks(policy, begun) },
             }
-            None => Step {
-                state: State::Running(Running { leader: Leader::Alive, detached }),
-                effects: first_clocks(policy, detached),
-            },
-        },
+        }
         Event::SpawnFailed(failure) => Step::end(Outcome::NotStarted(failure)),
-        Event::Stop(order) => Step::stay(State::Starting { detached, stop: Some(harder(stop, order)) }),
-        Event::Detach => Step::stay(State::Starting { detached: true, stop }),
+        Event::Stop(order) => {
+            Step::stay(State::Starting { detached, stop: Some(harder(stop, order)), attempt })
+        }
+        Event::Detach => {
+            // Only a later attempt has clocks that run already.
+            let effects = if attempt > 1 && !detached { detaching(policy) } else { Vec::new() };
+            Step { state: State::Starting { detached: true, stop, attempt }, effects }
+        }
+        Event::ClockRanOut(clock) if attempt > 1 && runs_between(policy, clock, detached) => {
+            // Nobody can be stopped before the pid is known: it rings again.
+            let effects = vec![Effect::Arm(clock, 1)];
+            Step { state: State::Starting { detached, stop, attempt }, effects }
+        }
         Event::ShimLost { known, survivors } => Step::end(Outcome::Lost { known, survivors }),
         Event::Admitted
         | Event::LeaderExited(_)
@@ -258,8 +149,10 @@ fn starting(policy: &Policy, detached: bool, stop: Option<StopOrder>, event: Eve
         | Event::Output
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
-        | Event::Survivors(_) => Step::stay(State::Starting { detached, stop }),
+        | Event::Survivors(_) => Step::stay(State::Starting { detached, stop, attempt }),
     }
 }
 
@@ -274,7 +167,12 @@ fn running(policy: &Policy, now: Running, event: Event) -> Step {
             let leader = Leader::Exited(exit);
             Step { state: State::Running(Running { leader, ..now }), effects: wait.into_iter().collect() }
         }
-        Event::TreeEmpty => Step::end(natural_end(now.leader)),
+        Event::TreeEmpty => match now.leader {
+            Leader::Exited(exit) if exit != Exit::SUCCESS && now.attempt <= policy.retries => {
+                rest(policy, now, exit)
+            }
+            Leader::Exited(_) | Leader::Alive => Step::end(natural_end(now.leader)),
+        },
         Event::Output => Step { effects: rearm_silence(policy), state: State::Running(now) },
         Event::Detach => detach(policy, now),
         Event::Stop(order) => {
@@ -291,9 +189,18 @@ fn running(policy: &Policy, now: Running, event: Event) -> Step {
         {
             detach(policy, now)
         }
+        Event::ClockRanOut(Clock::Stall) => {
+            let look = policy.stall.map(|_| Effect::Look);
+            Step { state: State::Running(now), effects: look.into_iter().collect() }
+        }
+        Event::Progressed => {
+            Step { state: State::Running(Running { stalled: false, ..now }), effects: look_again(policy) }
+        }
+        Event::Stalled { reason } => stalled(policy, now, reason),
         Event::ClockRanOut(clock) => match limit_of(policy, clock) {
             Some(limit_ms) => {
-                begin_stop(policy, now, Cause::Clock { clock, limit_ms }, Level::Terminate, policy.grace_ms)
+                let cause = Cause::Clock { clock, limit_ms, reason: None };
+                begin_stop(policy, now, cause, Level::Terminate, policy.grace_ms)
             }
             // A stale ring of a stop's clock, or of a clock that this task does not have.
             None => Step::stay(State::Running(now)),
@@ -308,6 +215,80 @@ fn running(policy: &Policy, now: Running, event: Event) -> Step {
         | Event::Signalled(_)
         | Event::Survivors(_) => Step::stay(State::Running(now)),
     }
+}
+
+/// Nothing has moved between two looks: it is told, or that was the last of it.
+fn stalled(policy: &Policy, now: Running, reason: String) -> Step {
+    match policy.stall {
+        None => Step::stay(State::Running(now)),
+        Some(Stall { policy: OnStall::Tell, .. }) => {
+            Step { state: State::Running(Running { stalled: true, ..now }), effects: look_again(policy) }
+        }
+        Some(Stall { policy: OnStall::Stop, after_ms }) => {
+            let cause = Cause::Clock { clock: Clock::Stall, limit_ms: after_ms, reason: Some(reason) };
+            begin_stop(policy, now, cause, Level::Terminate, policy.grace_ms)
+        }
+    }
+}
+
+fn look_again(policy: &Policy) -> Vec<Effect> {
+    policy.stall.map(|stall| Effect::Arm(Clock::Stall, stall.after_ms)).into_iter().collect()
+}
+
+/// An attempt has failed and another one is left: it begins in a while.
+fn rest(policy: &Policy, now: Running, last: Exit) -> Step {
+    let silence = policy.silence_ms.map(|_| Effect::Clear(Clock::Silence));
+    let stall = policy.stall.map(|_| Effect::Clear(Clock::Stall));
+    let leave = (!now.detached).then_some(Effect::Clear(Clock::Leave));
+    let again = Effect::Arm(Clock::Retry, policy.retry_delay_ms);
+    let Running { detached, attempt, leader: _, stalled: _ } = now;
+    Step {
+        state: State::Resting(Resting { detached, attempt, last }),
+        effects: silence.into_iter().chain(stall).chain(leave).chain([again]).collect(),
+    }
+}
+
+/// There is nobody to be signalled: whatever ends a task now ends it at once, and for good.
+fn resting(policy: &Policy, now: Resting, event: Event) -> Step {
+    let exit = Some(now.last);
+    match event {
+        Event::ClockRanOut(Clock::Retry) => {
+            let (detached, attempt) = (now.detached, now.attempt + 1);
+            Step { state: State::Starting { detached, stop: None, attempt }, effects: vec![Effect::Spawn] }
+        }
+        Event::Stop(order) => Step::end(Outcome::Cancelled { order, exit }),
+        Event::Detach if !now.detached => leave_resting(policy, now),
+        Event::ClockRanOut(Clock::Foreground)
+            if policy.on_foreground_limit == OnLimit::Detach && !now.detached =>
+        {
+            leave_resting(policy, now)
+        }
+        Event::ClockRanOut(clock) => match limit_of(policy, clock) {
+            Some(limit_ms) if runs_between(policy, clock, now.detached) => {
+                Step::end(Outcome::TimedOut { clock, limit_ms, reason: None, exit })
+            }
+            Some(_) | None => Step::stay(State::Resting(now)),
+        },
+        Event::BudgetRanOut { budget, limit, used } => {
+            Step::end(Outcome::OverBudget { budget, limit, used, exit })
+        }
+        Event::ShimLost { known, survivors } => Step::end(Outcome::Lost { known, survivors }),
+        Event::Admitted
+        | Event::Spawned
+        | Event::SpawnFailed(_)
+        | Event::LeaderExited(_)
+        | Event::TreeEmpty
+        | Event::Output
+        | Event::Detach
+        | Event::Progressed
+        | Event::Stalled { .. }
+        | Event::Signalled(_)
+        | Event::Survivors(_) => Step::stay(State::Resting(now)),
+    }
+}
+
+fn leave_resting(policy: &Policy, now: Resting) -> Step {
+    Step { state: State::Resting(Resting { detached: true, ..now }), effects: detaching(policy) }
 }
 
 fn stopping(policy: &Policy, now: Stopping, event: Event) -> Step {
@@ -349,8 +330,18 @@ fn stopping(policy: &Policy, now: Stopping, event: Event) -> Step {
         | Event::SpawnFailed(_)
         | Event::Output
         | Event::Stop(_)
-        | Event::ClockRanOut(Clock::Foreground | Clock::Ttl | Clock::Silence | Clock::Leave | Clock::Kill)
+        | Event::ClockRanOut(
+            Clock::Foreground
+            | Clock::Ttl
+            | Clock::Silence
+            | Clock::Stall
+            | Clock::Leave
+            | Clock::Retry
+            | Clock::Kill,
+        )
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Survivors(_) => Step::stay(State::Stopping(now)),
     }
 }
@@ -368,6 +359,8 @@ fn ended(outcome: Outcome, event: &Event) -> Step {
         | Event::Stop(_)
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
+        | Event::Progressed
+        | Event::Stalled { .. }
         | Event::Signalled(_)
         | Event::Survivors(_)
         | Event::ShimLost { .. } => Step::stay(State::Ended(outcome)),
@@ -378,31 +371,29 @@ fn detach(policy: &Policy, now: Running) -> Step {
     if now.detached {
         return Step::stay(State::Running(now));
     }
-    let mut effects = Vec::new();
-    if policy.foreground_ms.is_some() {
-        effects.push(Effect::Clear(Clock::Foreground));
-    }
-    if now.leader.exit().is_some() {
-        effects.push(Effect::Clear(Clock::Leave));
-    }
-    if let Some(ttl_ms) = policy.ttl_ms {
-        effects.push(Effect::Arm(Clock::Ttl, ttl_ms));
-    }
+    let leave = now.leader.exit().map(|_| Effect::Clear(Clock::Leave));
+    let effects = leave.into_iter().chain(detaching(policy)).collect();
     Step { state: State::Running(Running { detached: true, ..now }), effects }
 }
 
-fn first_clocks(policy: &Policy, detached: bool) -> Vec<Effect> {
+/// The limit of whoever waited counts no more, and the time to live begins.
+fn detaching(policy: &Policy) -> Vec<Effect> {
+    let limit = policy.foreground_ms.map(|_| Effect::Clear(Clock::Foreground));
+    let ttl = policy.ttl_ms.map(|ms| Effect::Arm(Clock::Ttl, ms));
+    limit.into_iter().chain(ttl).collect()
+}
+
+/// What begins to count with an attempt. The limits of the whole task count from the first one on.
+fn first_clocks(policy: &Policy, now: Running) -> Vec<Effect> {
     let mut effects = Vec::new();
+    let is_first = now.attempt == 1;
     // Detached while it was being started: the limit was for whoever waited.
-    if let Some(ms) = policy.foreground_ms.filter(|_| policy.born_detached || !detached) {
-        effects.push(Effect::Arm(Clock::Foreground, ms));
-    }
-    if let Some(ms) = policy.ttl_ms.filter(|_| detached) {
-        effects.push(Effect::Arm(Clock::Ttl, ms));
-    }
-    if let Some(ms) = policy.silence_ms {
-        effects.push(Effect::Arm(Clock::Silence, ms));
-    }
+    let limit = policy.foreground_ms.filter(|_| is_first && (policy.born_detached || !now.detached));
+    effects.extend(limit.map(|ms| Effect::Arm(Clock::Foreground, ms)));
+    let ttl = policy.ttl_ms.filter(|_| is_first && now.detached);
+    effects.extend(ttl.map(|ms| Effect::Arm(Clock::Ttl, ms)));
+    effects.extend(policy.silence_ms.map(|ms| Effect::Arm(Clock::Silence, ms)));
+    effects.extend(look_again(policy));
     effects
 }
 
@@ -416,7 +407,16 @@ const fn limit_of(policy: &Policy, clock: Clock) -> Option<u64> {
         Clock::Foreground => policy.foreground_ms,
         Clock::Ttl => policy.ttl_ms,
         Clock::Silence => policy.silence_ms,
-        Clock::Leave | Clock::Grace | Clock::Kill => None,
+        Clock::Stall | Clock::Leave | Clock::Retry | Clock::Grace | Clock::Kill => None,
+    }
+}
+
+/// The limits of the whole task that run in between two attempts: one of whoever waits, one of when nobody does.
+const fn runs_between(policy: &Policy, clock: Clock, detached: bool) -> bool {
+    match clock {
+        Clock::Foreground => policy.foreground_ms.is_some() && (policy.born_detached || !detached),
+        Clock::Ttl => policy.ttl_ms.is_some() && detached,
+        Clock::Silence | Clock::Stall | Clock::Leave | Clock::Retry | Clock::Grace | Clock::Kill => false,
     }
 }
 
@@ -424,6 +424,7 @@ fn begin_stop(policy: &Policy, now: Running, cause: Cause, level: Level, grace_m
     let stopping = Stopping {
         leader: now.leader,
         detached: now.detached,
+        attempt: now.attempt,
         cause,
         level,
         grace_ms,
@@ -433,8 +434,9 @@ fn begin_stop(policy: &Policy, now: Running, cause: Cause, level: Level, grace_m
     let running_clocks = [Clock::Foreground, Clock::Ttl, Clock::Silence];
     let clear =
         running_clocks.into_iter().filter(|clock| limit_of(policy, *clock).is_some()).map(Effect::Clear);
+    let stall = policy.stall.map(|_| Effect::Clear(Clock::Stall));
     let leave = (!now.detached && now.leader.exit().is_some()).then_some(Effect::Clear(Clock::Leave));
-    step.effects.splice(0..0, clear.chain(leave));
+    step.effects.splice(0..0, clear.chain(stall).chain(leave));
     step
 }
 
@@ -486,7 +488,7 @@ fn stopped_end(now: Stopping) -> Outcome {
     match now.cause {
         // The level in the outcome is the one that was needed, not only the one that was asked for.
         Cause::Asked(order) => Outcome::Cancelled { order: StopOrder { level: now.level, ..order }, exit },
-        Cause::Clock { clock, limit_ms } => Outcome::TimedOut { clock, limit_ms, exit },
+        Cause::Clock { clock, limit_ms, reason } => Outcome::TimedOut { clock, limit_ms, reason, exit },
         Cause::Budget { budget, limit, used } => Outcome::OverBudget { budget, limit, used, exit },
     }
 }

@@ -19,28 +19,43 @@ impl Exit {
     }
 }
 
-/// The clocks of a task. The last three are not limits: a leader that has left others behind, and a stop that is under way.
+/// The clocks of a task. The last four are not limits: a leader that has left others behind, a pause between two attempts,
+/// and a stop that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Clock {
     Foreground,
     Ttl,
     Silence,
+    /// It is time to look whether the task gets on.
+    Stall,
     /// The leader has exited and nobody knows yet whether others stay.
     Leave,
+    /// The last attempt has failed and the next has not begun.
+    Retry,
     Grace,
     Kill,
 }
 
 impl Clock {
-    pub const ALL: [Self; 6] =
-        [Self::Foreground, Self::Ttl, Self::Silence, Self::Leave, Self::Grace, Self::Kill];
+    pub const ALL: [Self; 8] = [
+        Self::Foreground,
+        Self::Ttl,
+        Self::Silence,
+        Self::Stall,
+        Self::Leave,
+        Self::Retry,
+        Self::Grace,
+        Self::Kill,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Foreground => "timeout",
             Self::Ttl => "ttl",
             Self::Silence => "silence",
+            Self::Stall => "stall",
             Self::Leave => "leave",
+            Self::Retry => "retry",
             Self::Grace => "grace",
             Self::Kill => "kill",
         }
@@ -68,8 +83,17 @@ impl StopOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     Asked(StopOrder),
-    Clock { clock: Clock, limit_ms: u64 },
-    Budget { budget: String, limit: u64, used: u64 },
+    /// The reason is what was seen, where that is more than the clock.
+    Clock {
+        clock: Clock,
+        limit_ms: u64,
+        reason: Option<String>,
+    },
+    Budget {
+        budget: String,
+        limit: u64,
+        used: u64,
+    },
 }
 
 /// What was being done when a start failed.
@@ -131,6 +155,7 @@ pub enum Outcome {
     TimedOut {
         clock: Clock,
         limit_ms: u64,
+        reason: Option<String>,
         exit: Option<Exit>,
     },
     OverBudget {

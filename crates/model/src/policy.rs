@@ -41,6 +41,21 @@ pub enum OnLimit {
     Detach,
 }
 
+/// What is done about a task that does not get on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStall {
+    #[default]
+    Tell,
+    Stop,
+}
+
+/// How often a task is looked at, and what follows when nothing has moved in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stall {
+    pub after_ms: u64,
+    pub policy: OnStall,
+}
+
 /// The clocks and the grace of one task. Milliseconds of monotonic time; none means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
@@ -57,9 +72,17 @@ pub struct Policy {
     pub grace_ms: u64,
     /// How long after SIGKILL the tree may take to become empty before its survivors are named.
     pub kill_ms: u64,
+    /// How often the command is run again when it has failed by itself.
+    pub retries: u32,
+    /// How long after each failure.
+    pub retry_delay_ms: u64,
+    /// None: nobody looks whether it gets on.
+    pub stall: Option<Stall>,
 }
 
 impl Policy {
+    pub const MAX_RETRIES: u32 = 1_000;
+    pub const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
     pub const DEFAULT_GRACE_MS: u64 = 5_000;
     pub const DEFAULT_KILL_MS: u64 = 10_000;
     /// How long after its leader a tree may take to end before it is said that the leader has left others behind.
@@ -76,6 +99,9 @@ impl Default for Policy {
             silence_ms: None,
             grace_ms: Self::DEFAULT_GRACE_MS,
             kill_ms: Self::DEFAULT_KILL_MS,
+            retries: 0,
+            retry_delay_ms: Self::DEFAULT_RETRY_DELAY_MS,
+            stall: None,
         }
     }
 }

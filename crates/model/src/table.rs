@@ -1,8 +1,9 @@
 //! Renders the life as a table for people: every state against every event, straight from [`step`]. It decides nothing.
 
-use crate::life::{Delivered, Effect, Event, Leader, Running, State, Stopping, step};
+use crate::life::{Effect, Event, step};
 use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
-use crate::policy::{Level, Policy};
+use crate::policy::{Level, OnStall, Policy, Stall};
+use crate::state::{Delivered, Leader, Resting, Running, State, Stopping};
 
 /// One row a pair that changes something; pairs that change nothing are listed once per state.
 pub fn render() -> String {
@@ -24,7 +25,14 @@ pub fn render() -> String {
 }
 
 fn policy() -> Policy {
-    Policy { foreground_ms: Some(100), ttl_ms: Some(200), silence_ms: Some(300), ..Policy::default() }
+    Policy {
+        foreground_ms: Some(100),
+        ttl_ms: Some(200),
+        silence_ms: Some(300),
+        retries: 1,
+        stall: Some(Stall { after_ms: 400, policy: OnStall::Tell }),
+        ..Policy::default()
+    }
 }
 
 fn order(level: Level) -> StopOrder {
@@ -32,24 +40,30 @@ fn order(level: Level) -> StopOrder {
 }
 
 fn states() -> Vec<(String, State)> {
-    let exited = Leader::Exited(Exit::SUCCESS);
+    let alive = Running { leader: Leader::Alive, detached: false, attempt: 1, stalled: false };
+    let failed = Exit::Code(1);
+    let exited = |exit| State::Running(Running { leader: Leader::Exited(exit), ..alive });
+    let starting = |stop| State::Starting { detached: false, stop, attempt: 1 };
     let mut states = vec![
-        ("queued".to_owned(), State::Queued { detached: false }),
-        ("starting".to_owned(), State::Starting { detached: false, stop: None }),
-        (
-            "starting, stop kept".to_owned(),
-            State::Starting { detached: false, stop: Some(order(Level::Terminate)) },
-        ),
-        ("running".to_owned(), State::Running(Running { leader: Leader::Alive, detached: false })),
-        ("running, leader exited".to_owned(), State::Running(Running { leader: exited, detached: false })),
-    ];
+        ("queued", State::Queued { detached: false }),
+        ("starting", starting(None)),
+        ("starting, stop kept", starting(Some(order(Level::Terminate)))),
+        ("starting again", State::Starting { detached: false, stop: None, attempt: 2 }),
+        ("running", State::Running(alive)),
+        ("running, leader exited", exited(Exit::SUCCESS)),
+        ("running, leader failed", exited(failed)),
+        ("resting", State::Resting(Resting { detached: false, attempt: 1, last: failed })),
+    ]
+    .into_iter()
+    .map(|(name, state)| (name.to_owned(), state))
+    .collect::<Vec<_>>();
     for level in Level::ALL {
         let cause = Cause::Asked(order(level));
         let delivered =
             Delivered { leader: level > Level::Drain, others: false, gentle: level < Level::Kill };
         let grace_ms = Policy::DEFAULT_GRACE_MS;
         let leader = Leader::Alive;
-        let stopping = Stopping { leader, detached: false, cause, level, grace_ms, delivered };
+        let stopping = Stopping { leader, detached: false, attempt: 1, cause, level, grace_ms, delivered };
         states.push((format!("stopping: {}", level.name()), State::Stopping(stopping)));
     }
     states.push(("ended".to_owned(), State::Ended(Outcome::Exited(Exit::SUCCESS))));
@@ -74,6 +88,8 @@ fn events() -> Vec<(String, Event)> {
         "budget ran out".to_owned(),
         Event::BudgetRanOut { budget: "output".to_owned(), limit: 1, used: 2 },
     ));
+    events.push(("progressed".to_owned(), Event::Progressed));
+    events.push(("stalled".to_owned(), Event::Stalled { reason: "nothing moved".to_owned() }));
     let reached = Delivered { leader: true, others: true, gentle: true };
     events.push(("signalled".to_owned(), Event::Signalled(reached)));
     events.push(("survivors: none".to_owned(), Event::Survivors(Vec::new())));
@@ -88,6 +104,7 @@ fn effect(effect: &Effect) -> String {
         Effect::Signal(level) => format!("signal {}", level.name()),
         Effect::Arm(clock, ms) => format!("arm {} {ms} ms", clock.name()),
         Effect::Clear(clock) => format!("clear {}", clock.name()),
+        Effect::Look => "look".to_owned(),
         Effect::NameSurvivors => "name survivors".to_owned(),
         Effect::Finish => "finish".to_owned(),
     }
@@ -98,10 +115,13 @@ fn describe(state: &State) -> String {
         State::Ended(outcome) => format!("ended: {}", outcome.status()),
         State::Stopping(stopping) => format!("stopping: {}", stopping.level.name()),
         State::Starting { stop: Some(order), .. } => format!("starting, stop kept ({})", order.level.name()),
-        State::Queued { .. } | State::Starting { stop: None, .. } | State::Running(_) => {
+        State::Queued { .. } | State::Starting { stop: None, .. } | State::Running(_) | State::Resting(_) => {
             state.status().to_owned()
         }
     };
+    if state.is_stalled() {
+        text.push_str(", stalled");
+    }
     if matches!(state.leader(), Some(Leader::Exited(_))) {
         text.push_str(", leader exited");
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use belay_model::{
-    Clock, Delivered, Effect, Event, Exit, Leader, Level, OnLimit, Outcome, Policy, Running, SpawnFailure,
-    SpawnStage, State, StopOrder, Survivor, step,
+    Clock, Delivered, Effect, Event, Evidence, Exit, Leader, Level, OnLimit, OnStall, Outcome, Policy,
+    Running, SpawnFailure, SpawnStage, Stall, State, StopOrder, Survivor, Verdict, judge, step,
 };
 use proptest::prelude::*;
 
@@ -52,6 +52,8 @@ fn events() -> impl Strategy<Value = Event> {
             others,
             gentle
         })),
+        Just(Event::Progressed),
+        Just(Event::Stalled { reason: "nothing moved".to_owned() }),
         survivors().prop_map(Event::Survivors),
         survivors().prop_map(|survivors| Event::ShimLost { known: "nothing".to_owned(), survivors }),
     ]
@@ -61,9 +63,35 @@ fn policies() -> impl Strategy<Value = Policy> {
     let clock = || prop::option::of(1..9_000u64);
     let limits = (clock(), clock(), clock(), 1..9_000u64);
     let on_limit = prop::sample::select(vec![OnLimit::Stop, OnLimit::Detach]);
-    (limits, on_limit).prop_map(|((foreground_ms, ttl_ms, silence_ms, grace_ms), on_foreground_limit)| {
-        Policy { foreground_ms, on_foreground_limit, ttl_ms, silence_ms, grace_ms, ..Policy::default() }
+    let again = (prop_oneof![Just(0), 1..4u32], 0..9_000u64);
+    let on_stall = prop::sample::select(vec![OnStall::Tell, OnStall::Stop]);
+    let stall = prop::option::of((1..9_000u64, on_stall));
+    (limits, on_limit, again, stall).prop_map(|(limits, on_foreground_limit, again, stall)| {
+        let (retries, retry_delay_ms) = again;
+        let (foreground_ms, ttl_ms, silence_ms, grace_ms) = limits;
+        Policy {
+            foreground_ms,
+            on_foreground_limit,
+            ttl_ms,
+            silence_ms,
+            grace_ms,
+            retries,
+            retry_delay_ms,
+            stall: stall.map(|(after_ms, policy)| Stall { after_ms, policy }),
+            ..Policy::default()
+        }
     })
+}
+
+/// Sequences in which an attempt often begins and fails, and anything may come in between.
+fn attempts() -> impl Strategy<Value = Vec<Event>> {
+    let attempt = prop_oneof![
+        4 => exits().prop_map(|exit| vec![Event::Spawned, Event::LeaderExited(exit), Event::TreeEmpty]),
+        3 => Just(vec![Event::ClockRanOut(Clock::Retry)]),
+        1 => events().prop_map(|event| vec![event]),
+    ];
+    let rest = prop::collection::vec(attempt, 0..30);
+    rest.prop_map(|events| std::iter::once(Event::Admitted).chain(events.into_iter().flatten()).collect())
 }
 
 /// Keeps the clocks as a runner would.
@@ -81,7 +109,7 @@ impl Armed {
                     self.0.remove(clock);
                 }
                 Effect::Finish => self.0.clear(),
-                Effect::Spawn | Effect::Signal(_) | Effect::NameSurvivors => {}
+                Effect::Spawn | Effect::Signal(_) | Effect::Look | Effect::NameSurvivors => {}
             }
         }
     }
@@ -92,7 +120,7 @@ proptest! {
 
     // proves F5: whatever races, exactly one end, and no effect after it
     #[test]
-    fn there_is_one_end_and_nothing_after_it(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..60)) {
+    fn there_is_one_end_and_nothing_after_it(policy in policies(), detached: bool, events in prop_oneof![prop::collection::vec(events(), 0..60), attempts()]) {
         let mut state = State::new(detached);
         let mut finishes = 0;
         for event in events {
@@ -147,20 +175,74 @@ proptest! {
         prop_assert!(levels.windows(2).all(|pair| pair[0] < pair[1]), "levels out of order: {levels:?}");
     }
 
+    // proves K9: no attempt begins but by the rule, and none after a stop, a limit or an end
+    #[test]
+    fn attempts_are_counted_and_end_for_good(policy in policies(), events in attempts()) {
+        let mut state = State::new(false);
+        let (mut spawns, mut is_over) = (0, false);
+        for event in events {
+            let before = state.clone();
+            let stops = matches!(event, Event::Stop(_));
+            let done = step(&policy, state, event);
+            let begins = done.effects.contains(&Effect::Spawn);
+            spawns += u32::from(begins);
+            prop_assert!(spawns <= 1 + policy.retries);
+            prop_assert!(!(begins && is_over), "begun after a stop: {before:?}");
+            let may_begin = matches!(before, State::Queued { .. } | State::Resting(_));
+            prop_assert!(!begins || may_begin, "begun on top of another: {before:?}");
+            if let State::Resting(now) = &done.state {
+                prop_assert!(now.last != Exit::SUCCESS && now.attempt == spawns && now.attempt <= policy.retries);
+            }
+            if matches!(done.state, State::Starting { .. } | State::Running(_)) {
+                prop_assert_eq!(done.state.attempt(), spawns);
+            }
+            is_over |= stops || matches!(done.state, State::Stopping(_) | State::Ended(_));
+            state = done.state;
+        }
+    }
+
+    // proves K9, K5: between two attempts there is nobody to be stopped, and it is over at once
+    #[test]
+    fn a_stop_while_resting_is_the_end(policy in policies(), order in orders(), exit in exits(), noise in events()) {
+        prop_assume!(exit != Exit::SUCCESS);
+        let policy = Policy { retries: policy.retries + 1, ..policy };
+        let events = [Event::Admitted, Event::Spawned, Event::LeaderExited(exit), Event::TreeEmpty];
+        let (resting, _) = live(&policy, events);
+        prop_assert!(matches!(resting, State::Resting(_)), "{resting:?}");
+        let done = step(&policy, resting, Event::Stop(order.clone()));
+        prop_assert_eq!(&done.state, &State::Ended(Outcome::Cancelled { order, exit: Some(exit) }));
+        prop_assert_eq!(&done.effects, &[Effect::Finish]);
+        prop_assert!(step(&policy, done.state, noise).effects.is_empty());
+    }
+
     // proves R1, R3: which clocks run follows from the state alone
     #[test]
-    fn clocks_are_armed_by_rule(policy in policies(), detached: bool, events in prop::collection::vec(events(), 0..40)) {
+    fn clocks_are_armed_by_rule(policy in policies(), detached: bool, events in prop_oneof![prop::collection::vec(events(), 0..40), attempts()]) {
         let policy = Policy { born_detached: detached, ..policy };
         let mut state = State::new(detached);
         let mut armed = Armed::default();
         for event in events {
+            // Whatever follows when it rings, it does not run any more.
+            if event == Event::ClockRanOut(Clock::Retry) {
+                armed.0.remove(&Clock::Retry);
+            }
             let done = step(&policy, state, event);
             armed.apply(&done.effects);
             state = done.state;
             let has = |clock| armed.0.contains_key(&clock);
             match &state {
-                State::Queued { .. } | State::Starting { .. } | State::Ended(_) => prop_assert!(armed.0.is_empty(), "{:?} in {state:?}", armed.0),
+                State::Queued { .. } | State::Starting { attempt: 1, .. } | State::Ended(_) => prop_assert!(armed.0.is_empty(), "{:?} in {state:?}", armed.0),
+                State::Starting { .. } | State::Resting(_) => {
+                    let minded = policy.foreground_ms.is_some() && (!state.detached() || detached);
+                    prop_assert_eq!(has(Clock::Foreground), minded);
+                    prop_assert_eq!(has(Clock::Ttl), state.detached() && policy.ttl_ms.is_some());
+                    prop_assert_eq!(has(Clock::Retry), matches!(state, State::Resting(_)));
+                    prop_assert!(!has(Clock::Silence) && !has(Clock::Stall) && !has(Clock::Leave) && !has(Clock::Grace) && !has(Clock::Kill));
+                }
                 State::Running(now) => {
+                    prop_assert!(!has(Clock::Retry));
+                    prop_assert_eq!(has(Clock::Stall), policy.stall.is_some());
+                    prop_assert!(!now.stalled || policy.stall.is_some_and(|stall| stall.policy == OnStall::Tell));
                     prop_assert_eq!(has(Clock::Ttl), now.detached && policy.ttl_ms.is_some());
                     prop_assert_eq!(has(Clock::Silence), policy.silence_ms.is_some());
                     prop_assert!(!has(Clock::Grace) && !has(Clock::Kill));
@@ -169,7 +251,7 @@ proptest! {
                     prop_assert_eq!(has(Clock::Foreground), minded);
                 }
                 State::Stopping(now) => {
-                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence) && !has(Clock::Leave));
+                    prop_assert!(!has(Clock::Foreground) && !has(Clock::Ttl) && !has(Clock::Silence) && !has(Clock::Leave) && !has(Clock::Retry) && !has(Clock::Stall));
                     prop_assert_eq!(has(Clock::Kill), now.level == Level::Kill);
                     prop_assert_eq!(has(Clock::Grace), now.level < Level::Kill);
                 }
@@ -266,7 +348,10 @@ fn the_foreground_limit_detaches_if_it_shall() {
     let rings = || [Event::Admitted, Event::Spawned, Event::ClockRanOut(Clock::Foreground)];
     assert!(matches!(live(&stop, rings()).0, State::Stopping(_)));
     let (state, effects) = live(&detach, rings());
-    assert_eq!(state, State::Running(Running { leader: Leader::Alive, detached: true }));
+    assert_eq!(
+        state,
+        State::Running(Running { leader: Leader::Alive, detached: true, attempt: 1, stalled: false })
+    );
     assert_eq!(effects, [Effect::Clear(Clock::Foreground), Effect::Arm(Clock::Ttl, 20)]);
 }
 
@@ -284,4 +369,75 @@ fn a_leader_that_leaves_others_behind_detaches() {
     assert_eq!(effects, [Effect::Clear(Clock::Leave)]);
     let (state, _) = live(&policy, gone.into_iter().chain([Event::TreeEmpty]));
     assert_eq!(state.outcome(), Some(&Outcome::Exited(Exit::Code(3))));
+}
+
+// proves K9, R1: the limits of a task count over all attempts, and end it also between two of them
+#[test]
+fn a_limit_ends_a_task_that_rests() {
+    let policy = Policy { foreground_ms: Some(10), ttl_ms: Some(20), retries: 3, ..Policy::default() };
+    let exit = Exit::Code(7);
+    let failed = [Event::Admitted, Event::Spawned, Event::LeaderExited(exit), Event::TreeEmpty];
+    let (resting, effects) = live(&policy, failed);
+    assert_eq!(effects, [Effect::Clear(Clock::Leave), Effect::Arm(Clock::Retry, 1_000)]);
+    let timed_out = step(&policy, resting.clone(), Event::ClockRanOut(Clock::Foreground)).state;
+    let exit = Some(exit);
+    let outcome = Outcome::TimedOut { clock: Clock::Foreground, limit_ms: 10, reason: None, exit };
+    assert_eq!(timed_out, State::Ended(outcome));
+    let detached = step(&policy, resting, Event::Detach);
+    assert!(detached.state.detached());
+    assert_eq!(detached.effects, [Effect::Clear(Clock::Foreground), Effect::Arm(Clock::Ttl, 20)]);
+    let again = step(&policy, detached.state, Event::ClockRanOut(Clock::Retry));
+    let second = State::Starting { detached: true, stop: None, attempt: 2 };
+    assert_eq!((again.state, again.effects), (second.clone(), vec![Effect::Spawn]));
+    let second = step(&policy, second, Event::Spawned);
+    assert!(second.effects.is_empty(), "its time to live runs already: {:?}", second.effects);
+}
+
+// proves R7: nothing is looked at unless it shall be, and what does not get on is told or stopped
+#[test]
+fn a_task_that_does_not_get_on_is_stalled_until_it_does() {
+    let tell = Policy { stall: Some(Stall { after_ms: 30, policy: OnStall::Tell }), ..Policy::default() };
+    let again = [Effect::Arm(Clock::Stall, 30)];
+    let (begun, effects) = live(&tell, [Event::Admitted, Event::Spawned]);
+    assert_eq!(effects, again);
+    let looked = step(&tell, begun.clone(), Event::ClockRanOut(Clock::Stall));
+    assert_eq!((&looked.state, looked.effects.as_slice()), (&begun, [Effect::Look].as_slice()));
+    let event = || Event::Stalled { reason: "nothing moved".to_owned() };
+    let stalled = step(&tell, begun.clone(), event());
+    assert!(stalled.state.is_stalled());
+    assert_eq!(stalled.effects, again);
+    let recovered = step(&tell, stalled.state, Event::Progressed);
+    assert_eq!((recovered.state, recovered.effects.as_slice()), (begun.clone(), again.as_slice()));
+
+    let stop = Policy { stall: Some(Stall { after_ms: 30, policy: OnStall::Stop }), ..Policy::default() };
+    let reached = Event::Signalled(Delivered { leader: true, others: false, gentle: true });
+    let died = Exit::Signal { signal: 15, core_dumped: false };
+    let ended =
+        run(&stop, begun.clone(), vec![event(), reached, Event::LeaderExited(died), Event::TreeEmpty]);
+    let reason = Some("nothing moved".to_owned());
+    let outcome = Outcome::TimedOut { clock: Clock::Stall, limit_ms: 30, reason, exit: Some(died) };
+    assert_eq!(ended, State::Ended(outcome));
+
+    let none = Policy::default();
+    assert!(live(&none, [Event::Admitted, Event::Spawned]).1.is_empty());
+    assert_eq!(step(&none, begun.clone(), event()).state, begun);
+}
+
+proptest! {
+    // proves R7: any byte is progress and so is work; a task that waits for others is excused, and one that does neither is not
+    #[test]
+    fn two_looks_are_judged(before_bytes in 0..9u64, more_bytes in 0..2u64, before_ms in 0..900u64, cpu_ms in 0..200u64, elapsed_ms in 1..20_000u64, excused: bool) {
+        let before = Evidence { output_bytes: before_bytes, cpu_ms: before_ms };
+        let now = Evidence { output_bytes: before_bytes + more_bytes, cpu_ms: before_ms + cpu_ms };
+        let verdict = judge(before, now, elapsed_ms, excused);
+        let moves = more_bytes > 0 || (cpu_ms >= 10 && cpu_ms * 100 > elapsed_ms);
+        let expected = match (moves, excused) {
+            (true, _) => Verdict::Progress,
+            (false, true) => Verdict::Excused,
+            (false, false) => Verdict::Stalled,
+        };
+        prop_assert_eq!(verdict, expected);
+        // Sums that shrink (a process took its count along) are no progress, and no overflow.
+        prop_assert!(judge(now, Evidence::default(), elapsed_ms, excused) != Verdict::Progress);
+    }
 }

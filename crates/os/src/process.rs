@@ -70,6 +70,8 @@ pub(crate) struct Stat {
     pub(crate) pgid: Pid,
     pub(crate) sid: Pid,
     pub(crate) cpu_ticks: u64,
+    /// Of the children that it has waited for, and theirs.
+    pub(crate) waited_ticks: u64,
     pub(crate) threads: u32,
     pub(crate) rss_pages: u64,
 }
@@ -95,7 +97,9 @@ pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
     let sid = fields.next()?.parse().ok()?; // 6
     let user: u64 = fields.nth(7)?.parse().ok()?; // 14
     let system: u64 = fields.next()?.parse().ok()?; // 15
-    let threads: i64 = fields.nth(4)?.parse().ok()?; // 20
+    let waited_user: u64 = fields.next()?.parse().ok()?; // 16
+    let waited_system: u64 = fields.next()?.parse().ok()?; // 17
+    let threads: i64 = fields.nth(2)?.parse().ok()?; // 20
     let start_ticks = fields.nth(1)?.parse().ok()?; // 22
     let rss: i64 = fields.nth(1)?.parse().ok()?; // 24
     Some(Stat {
@@ -105,6 +109,7 @@ pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
         pgid,
         sid,
         cpu_ticks: user.saturating_add(system),
+        waited_ticks: waited_user.saturating_add(waited_system),
         threads: u32::try_from(threads).unwrap_or(0),
         rss_pages: u64::try_from(rss).unwrap_or(0),
     })
@@ -165,8 +170,12 @@ pub fn info(pid: Pid) -> Option<ProcessInfo> {
         uid,
         command,
         rss_bytes: stat.rss_pages.saturating_mul(rustix::param::page_size() as u64),
-        cpu_ms: stat.cpu_ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1),
+        cpu_ms: ticks_to_ms(stat.cpu_ticks),
     })
+}
+
+pub(crate) fn ticks_to_ms(ticks: u64) -> u64 {
+    ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1)
 }
 
 /// The first number of a line in `/proc/PID/status`. Of `Uid:` that is the real user. (The owner of `/proc/PID` is root
@@ -297,11 +306,11 @@ mod tests {
 
     #[test]
     fn a_name_full_of_parentheses_is_survived() {
-        let line = b"42 (a) R 1 (b) (c) S 7 8 9 0 -1 4194304 1 2 3 4 50 60 0 0 20 0 3 0 12345 1000 77 18446744073709551615 1";
+        let line = b"42 (a) R 1 (b) (c) S 7 8 9 0 -1 4194304 1 2 3 4 50 60 7 8 20 0 3 0 12345 1000 77 18446744073709551615 1";
         let stat = parse_stat(line).unwrap();
         assert_eq!(stat.identity, Identity { pid: 42, start_ticks: 12345 });
         assert_eq!((stat.state, stat.ppid, stat.pgid, stat.sid), ('S', 7, 8, 9));
-        assert_eq!((stat.cpu_ticks, stat.threads, stat.rss_pages), (110, 3, 77));
+        assert_eq!((stat.cpu_ticks, stat.waited_ticks, stat.threads, stat.rss_pages), (110, 15, 3, 77));
     }
 
     #[test]

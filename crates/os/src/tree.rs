@@ -9,6 +9,7 @@ use crate::cgroup::Cgroup;
 pub use crate::lost::kill_lost;
 use crate::process::{
     Identity, Pid, ProcessInfo, Stat, identity, info, monotonic_us, own_pid, signal_identity, stat,
+    ticks_to_ms,
 };
 use crate::signal::{self, Delivery, Signal};
 use crate::walk::{children, same_process, walk, walk_settled};
@@ -161,6 +162,15 @@ impl Tree {
         below.iter().chain(&others).filter_map(same_process).collect()
     }
 
+    /// The processor time that the tree has used so far. What has died is counted by whoever has waited for it, one of the tree or
+    /// the calling process: the sum grows and does not shrink when somebody ends. (It may hold the time of earlier trees.)
+    pub fn cpu_ms(&self) -> u64 {
+        let (below, others) = self.look(walk_settled(own_pid()));
+        let living = below.iter().chain(&others).map(|stat| stat.cpu_ticks.saturating_add(stat.waited_ticks));
+        let waited = stat(own_pid()).map_or(0, |own| own.waited_ticks);
+        ticks_to_ms(living.fold(waited, u64::saturating_add))
+    }
+
     /// Those below the calling process, and beside them those that are only in the cgroup.
     fn look(&self, below: Vec<Stat>) -> (Vec<Stat>, Vec<Stat>) {
         let own = own_pid();
@@ -305,6 +315,7 @@ impl Round {
             ppid: 0,
             pgid: 0,
             sid: 0,
+            waited_ticks: 0,
             cpu_ticks: 0,
             threads: 1,
             rss_pages: 0,

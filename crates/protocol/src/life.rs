@@ -21,8 +21,12 @@ pub enum ClockName {
     Timeout,
     Ttl,
     Silence,
+    /// It is time to look whether the task gets on.
+    Stall,
     /// The leader has exited, and whether others stay is being seen.
     Leave,
+    /// The last attempt has failed, and the next begins when it rings.
+    Retry,
     Grace,
     Kill,
 }
@@ -116,22 +120,58 @@ pub struct StartError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum End {
-    Exited { exit: ExitStatus },
-    Cancelled { order: Order, exit: Option<ExitStatus> },
-    TimedOut { clock: ClockName, limit_ms: u64, exit: Option<ExitStatus> },
-    Budget { budget: String, limit: u64, used: u64, exit: Option<ExitStatus> },
-    Spawn { error: StartError },
-    Lost { known: String, survivors: Vec<SurvivorInfo> },
-    StopFailed { cause: StopCause, survivors: Vec<SurvivorInfo>, exit: Option<ExitStatus> },
+    Exited {
+        exit: ExitStatus,
+    },
+    Cancelled {
+        order: Order,
+        exit: Option<ExitStatus>,
+    },
+    TimedOut {
+        clock: ClockName,
+        limit_ms: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        exit: Option<ExitStatus>,
+    },
+    Budget {
+        budget: String,
+        limit: u64,
+        used: u64,
+        exit: Option<ExitStatus>,
+    },
+    Spawn {
+        error: StartError,
+    },
+    Lost {
+        known: String,
+        survivors: Vec<SurvivorInfo>,
+    },
+    StopFailed {
+        cause: StopCause,
+        survivors: Vec<SurvivorInfo>,
+        exit: Option<ExitStatus>,
+    },
 }
 
 /// Why a task is being stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "cause")]
 pub enum StopCause {
-    Asked { order: Order },
-    Clock { clock: ClockName, limit_ms: u64 },
-    Budget { budget: String, limit: u64, used: u64 },
+    Asked {
+        order: Order,
+    },
+    Clock {
+        clock: ClockName,
+        limit_ms: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    Budget {
+        budget: String,
+        limit: u64,
+        used: u64,
+    },
 }
 
 /// What capturing the output could not do.

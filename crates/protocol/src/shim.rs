@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 use crate::life::{
     CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
 };
-use crate::task::{OnTimeout, Size};
+use crate::task::{OnTimeout, Size, StallEvidence, StallParams};
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
 pub const SHIM_PROTOCOL: u32 = 1;
@@ -54,6 +54,11 @@ pub enum ToShim {
     Signal {
         ask: u64,
         signal: i32,
+    },
+    /// The task waits for tasks that it has started, and need not get on itself; or no longer. Only ever said to the shim of a
+    /// task that is looked at.
+    Excuse {
+        on: bool,
     },
     /// Say so whenever there is more output, or stop saying so.
     Watch {
@@ -138,6 +143,18 @@ pub struct Clocks {
     pub silence_ms: Option<u64>,
     pub grace_ms: u64,
     pub kill_ms: u64,
+    /// How often it is run again when it has failed by itself, and how long after each failure.
+    #[serde(default, skip_serializing_if = "none")]
+    pub retries: u32,
+    #[serde(default)]
+    pub retry_delay_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<StallParams>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn none(number: &u32) -> bool {
+    *number == 0
 }
 
 /// From a shim to the daemon.
@@ -240,6 +257,8 @@ pub enum LifeEvent {
     Stop { order: Order },
     ClockRanOut { clock: ClockName },
     BudgetRanOut { budget: String, limit: u64, used: u64 },
+    Stalled { evidence: Box<StallEvidence> },
+    Recovered,
     Signalled { leader: bool, others: bool, gentle: bool },
     Survivors { survivors: Vec<SurvivorInfo> },
     ShimLost { known: String, survivors: Vec<SurvivorInfo> },

@@ -1,5 +1,8 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
+mod attempt;
+mod stall;
+mod status;
 mod stop;
 mod wait;
 
@@ -14,6 +17,9 @@ use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, Survi
 use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
+pub use attempt::AttemptInfo;
+pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
+pub use status::{Health, Status};
 pub use stop::{StopParams, StopResult, StopVerdict};
 pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
 
@@ -121,8 +127,18 @@ pub struct StartParams {
     pub ttl_ms: Option<u64>,
     #[serde(default)]
     pub silence_ms: Option<u64>,
+    /// Look whether it gets on. None: nobody looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<StallParams>,
     #[serde(default)]
     pub grace_ms: Option<u64>,
+    /// Run it again, at most so often (1 000), when it has failed by itself: with an exit code other than 0, or of a signal that
+    /// nobody here sent. It stays one task, with one log and one end; limits count over all attempts.
+    #[serde(default, skip_serializing_if = "attempt::is_zero")]
+    pub retries: u32,
+    /// How long after each failure. Default: 1 000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay_ms: Option<u64>,
     #[serde(default)]
     pub output_limit_bytes: Option<u64>,
     /// Two starts with the same token are one task.
@@ -158,58 +174,6 @@ pub enum TaskKind {
     Agent,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    Queued,
-    Starting,
-    Running,
-    Stopping,
-    Completed,
-    Failed,
-    Cancelled,
-    TimedOut,
-    Lost,
-    StopFailed,
-}
-
-impl Status {
-    pub const fn is_ended(self) -> bool {
-        match self {
-            Self::Queued | Self::Starting | Self::Running | Self::Stopping => false,
-            Self::Completed
-            | Self::Failed
-            | Self::Cancelled
-            | Self::TimedOut
-            | Self::Lost
-            | Self::StopFailed => true,
-        }
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::TimedOut => "timed_out",
-            Self::Lost => "lost",
-            Self::StopFailed => "stop_failed",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Health {
-    #[default]
-    Ok,
-    Stalled,
-}
-
 /// A task as everybody sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskInfo {
@@ -218,6 +182,9 @@ pub struct TaskInfo {
     pub name: Option<String>,
     pub status: Status,
     pub health: Health,
+    /// While it is stalled: what was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Box<StallInfo>>,
     pub detached: bool,
     /// Who moved it to the background, if it did not start there: `user:NAME`, `clock:timeout`, `disconnect`, or `leader`
     /// when its first process has exited and left others behind.
@@ -244,6 +211,9 @@ pub struct TaskInfo {
     pub ended_at: Option<Timestamp>,
     pub pid: Option<i32>,
     pub leader: Option<LeaderInfo>,
+    /// Only of a task that is run again when it fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptInfo>,
     /// The size of its terminal now, or its last; none if it runs on pipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,
@@ -296,6 +266,12 @@ pub struct ClocksInfo {
     pub ttl: Option<ClockInfo>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silence: Option<ClockInfo>,
+    /// Until it is looked at again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<ClockInfo>,
+    /// Runs between two attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<ClockInfo>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<ClockInfo>,
 }

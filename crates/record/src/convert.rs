@@ -2,14 +2,16 @@
 
 use belay_model::{
     Cause, Clock, Delivered, Event, Exit, Kind, Level, OnLimit, Outcome, Policy, SpawnFailure, SpawnStage,
-    State, StopOrder, Survivor,
+    Stall, State, StopOrder, Survivor,
 };
 use belay_protocol::life::{
     ClockName, End, ExitStatus, Order, StartError, StartStage, StopCause, StopLevel, SurvivorInfo,
 };
 use belay_protocol::output::StreamName;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent};
-use belay_protocol::task::{BudgetInfo, ErrorInfo, OnTimeout, OutcomeInfo, Status, TaskKind};
+use belay_protocol::task::{
+    BudgetInfo, ErrorInfo, OnStall, OnTimeout, OutcomeInfo, StallEvidence, StallParams, Status, TaskKind,
+};
 
 use crate::layout::Stream;
 
@@ -37,7 +39,8 @@ macro_rules! same {
 
 same!(Level, StopLevel, Drain => Drain, Interrupt => Interrupt, Terminate => Terminate, Kill => Kill);
 same!(OnLimit, OnTimeout, Stop => Stop, Detach => Detach);
-same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Leave => Leave, Grace => Grace, Kill => Kill);
+same!(belay_model::OnStall, OnStall, Tell => Tell, Stop => Stop);
+same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Stall => Stall, Leave => Leave, Retry => Retry, Grace => Grace, Kill => Kill);
 same!(SpawnStage, StartStage, Resources => Resources, Cwd => Cwd, Program => Program, Shell => Shell,
     Arguments => Arguments, Limits => Limits, Holder => Holder);
 same!(Kind, TaskKind, Shell => Shell, Agent => Agent);
@@ -118,14 +121,18 @@ impl Wire for Cause {
     fn to_wire(&self) -> StopCause {
         match self.clone() {
             Self::Asked(order) => StopCause::Asked { order: order.to_wire() },
-            Self::Clock { clock, limit_ms } => StopCause::Clock { clock: clock.to_wire(), limit_ms },
+            Self::Clock { clock, limit_ms, reason } => {
+                StopCause::Clock { clock: clock.to_wire(), limit_ms, reason }
+            }
             Self::Budget { budget, limit, used } => StopCause::Budget { budget, limit, used },
         }
     }
     fn from_wire(form: StopCause) -> Self {
         match form {
             StopCause::Asked { order } => Self::Asked(StopOrder::from_wire(order)),
-            StopCause::Clock { clock, limit_ms } => Self::Clock { clock: Clock::from_wire(clock), limit_ms },
+            StopCause::Clock { clock, limit_ms, reason } => {
+                Self::Clock { clock: Clock::from_wire(clock), limit_ms, reason }
+            }
             StopCause::Budget { budget, limit, used } => Self::Budget { budget, limit, used },
         }
     }
@@ -139,8 +146,8 @@ impl Wire for Outcome {
             Self::Cancelled { order, exit } => {
                 End::Cancelled { order: order.to_wire(), exit: exit.to_wire() }
             }
-            Self::TimedOut { clock, limit_ms, exit } => {
-                End::TimedOut { clock: clock.to_wire(), limit_ms, exit: exit.to_wire() }
+            Self::TimedOut { clock, limit_ms, reason, exit } => {
+                End::TimedOut { clock: clock.to_wire(), limit_ms, reason, exit: exit.to_wire() }
             }
             Self::OverBudget { budget, limit, used, exit } => {
                 End::Budget { budget, limit, used, exit: exit.to_wire() }
@@ -160,8 +167,9 @@ impl Wire for Outcome {
             End::Cancelled { order, exit } => {
                 Self::Cancelled { order: StopOrder::from_wire(order), exit: Option::from_wire(exit) }
             }
-            End::TimedOut { clock, limit_ms, exit } => {
-                Self::TimedOut { clock: Clock::from_wire(clock), limit_ms, exit: Option::from_wire(exit) }
+            End::TimedOut { clock, limit_ms, reason, exit } => {
+                let (clock, exit) = (Clock::from_wire(clock), Option::from_wire(exit));
+                Self::TimedOut { clock, limit_ms, reason, exit }
             }
             End::Budget { budget, limit, used, exit } => {
                 Self::OverBudget { budget, limit, used, exit: Option::from_wire(exit) }
@@ -188,6 +196,8 @@ pub fn event_from_wire(event: LifeEvent) -> Event {
         LifeEvent::Stop { order } => Event::Stop(StopOrder::from_wire(order)),
         LifeEvent::ClockRanOut { clock } => Event::ClockRanOut(Clock::from_wire(clock)),
         LifeEvent::BudgetRanOut { budget, limit, used } => Event::BudgetRanOut { budget, limit, used },
+        LifeEvent::Stalled { evidence } => Event::Stalled { reason: stall_words(&evidence) },
+        LifeEvent::Recovered => Event::Progressed,
         LifeEvent::Signalled { leader, others, gentle } => {
             Event::Signalled(Delivered { leader, others, gentle })
         }
@@ -198,11 +208,25 @@ pub fn event_from_wire(event: LifeEvent) -> Event {
     }
 }
 
-/// The wire form of an event that changes a state. A spawn and a detach are made by the shim itself, who knows the pid and
-/// who asked; admission and output never travel.
+/// What was seen of a task that does not get on, in a sentence.
+pub fn stall_words(evidence: &StallEvidence) -> String {
+    const NAMED: usize = 3;
+    let StallEvidence { silent_ms, cpu_ms, processes, more, output_bytes: _ } = evidence;
+    let named = processes.iter().take(NAMED);
+    let named: Vec<String> =
+        named.map(|one| format!("{} ({}) {}", one.pid, one.state, one.command)).collect();
+    let rest = processes.len().saturating_sub(NAMED) as u64 + more;
+    let rest = if rest == 0 { String::new() } else { format!(" and {rest} more") };
+    let who = if named.is_empty() { "nobody".to_owned() } else { named.join(", ") };
+    format!("nothing written in {silent_ms} ms and {cpu_ms} ms of processor time used: {who}{rest}")
+}
+
+/// The wire form of an event that changes a state. A spawn, a detach and a stall are made by the shim itself, who knows the
+/// pid, who asked, and what was seen; admission and output never travel.
 pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
     match event.clone() {
-        Event::Admitted | Event::Spawned | Event::Output | Event::Detach => None,
+        Event::Admitted | Event::Spawned | Event::Output | Event::Detach | Event::Stalled { .. } => None,
+        Event::Progressed => Some(LifeEvent::Recovered),
         Event::SpawnFailed(failure) => Some(LifeEvent::SpawnFailed { error: failure.to_wire() }),
         Event::LeaderExited(exit) => Some(LifeEvent::LeaderExited { exit: exit.to_wire() }),
         Event::TreeEmpty => Some(LifeEvent::TreeEmpty),
@@ -221,7 +245,7 @@ pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
 
 /// The rules of a task that was started with or without somebody waiting for it.
 pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
-    let Clocks { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, kill_ms } = *clocks;
+    let Clocks { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, kill_ms, .. } = *clocks;
     Policy {
         foreground_ms: timeout_ms,
         on_foreground_limit: OnLimit::from_wire(on_timeout),
@@ -230,6 +254,12 @@ pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
         silence_ms,
         grace_ms,
         kill_ms,
+        retries: clocks.retries,
+        retry_delay_ms: clocks.retry_delay_ms,
+        stall: clocks.stall.map(|StallParams { after_ms, policy }| Stall {
+            after_ms,
+            policy: belay_model::OnStall::from_wire(policy),
+        }),
     }
 }
 
@@ -239,6 +269,7 @@ pub const fn status(state: &State) -> Status {
         State::Queued { .. } => Status::Queued,
         State::Starting { .. } => Status::Starting,
         State::Running(_) => Status::Running,
+        State::Resting(_) => Status::Resting,
         State::Stopping(_) => Status::Stopping,
         State::Ended(outcome) => match outcome {
             Outcome::Exited(Exit::Code(0)) => Status::Completed,
@@ -291,7 +322,8 @@ fn fill_outcome(info: &mut OutcomeInfo, end: &End) -> Option<ExitStatus> {
             info.reason.clone_from(&order.reason);
             ("cancelled", *exit)
         }
-        End::TimedOut { clock, limit_ms, exit } => {
+        End::TimedOut { clock, limit_ms, reason, exit } => {
+            info.reason.clone_from(reason);
             info.clock = Some(*clock);
             info.limit_ms = Some(*limit_ms);
             ("timed_out", *exit)
@@ -328,7 +360,8 @@ fn fill_cause(info: &mut OutcomeInfo, cause: &StopCause) {
             info.actor = Some(order.actor.clone());
             info.reason.clone_from(&order.reason);
         }
-        StopCause::Clock { clock, limit_ms } => {
+        StopCause::Clock { clock, limit_ms, reason } => {
+            info.reason.clone_from(reason);
             info.clock = Some(*clock);
             info.limit_ms = Some(*limit_ms);
         }

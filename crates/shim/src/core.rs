@@ -5,6 +5,7 @@ mod deadlines;
 mod receipt;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ use belay_record::convert::{Wire as _, event_to_wire, policy_from_wire};
 
 use self::deadlines::Deadlines;
 use self::receipt::StopNotes;
+pub use self::watch::Look;
+use self::watch::Watch;
 
 /// The two clocks of a moment: one for telling, one for measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub enum Input {
     TreeEmpty,
     Output,
     Signalled(Strike),
+    /// Asked for with [`Action::Look`].
+    Looked(Look),
     Survivors(Vec<Survivor>),
     /// The sums that belong into the end record, asked for with [`Action::Finish`].
     Finished {
@@ -68,6 +73,8 @@ pub enum Action {
     Send(FromShim),
     Spawn(Box<Start>),
     Signal(Level),
+    /// See how much the task has written and worked so far, and who is there.
+    Look,
     NameSurvivors,
     Finish,
     /// Put the end into this directory.
@@ -100,7 +107,8 @@ pub struct Core {
 struct Task {
     id: String,
     dir: PathBuf,
-    /// Until it is spawned. It holds the environment: a task that waits for its turn waits here, and not on a disk.
+    /// Until it is spawned for the last time. It holds the environment: a task that waits for its turn, or for its next
+    /// attempt, waits here, and not on a disk.
     start: Option<Box<Start>>,
     spec: Spec,
     policy: Policy,
@@ -108,6 +116,7 @@ struct Task {
     life: Vec<LifeItem>,
     deadlines: Deadlines,
     stop: Option<StopNotes>,
+    watch: Watch,
     /// The event that ended the task, waiting for the sums of the output.
     last: Option<(LifeEvent, Moment)>,
 }
@@ -175,9 +184,21 @@ impl Core {
         matches!(self.state(), Some(State::Queued { .. }))
     }
 
-    /// Whether output has to be reported, because a silence clock runs.
+    /// Whether the task is between two attempts.
+    pub fn is_resting(&self) -> bool {
+        matches!(self.state(), Some(State::Resting(_)))
+    }
+
+    /// Whether there is a tree of the task's that has to become empty.
+    pub fn has_tree(&self) -> bool {
+        self.state().is_some_and(|state| state.leader().is_some())
+    }
+
+    /// Whether output has to be reported, because a silence clock runs or the task is said not to get on.
     pub fn minds_output(&self) -> bool {
-        self.task.as_ref().is_some_and(|task| task.policy.silence_ms.is_some() && !task.state.is_ended())
+        self.task.as_ref().is_some_and(|task| {
+            (task.policy.silence_ms.is_some() && !task.state.is_ended()) || task.state.is_stalled()
+        })
     }
 
     /// One thing happened: what has to be done about it.
@@ -189,11 +210,16 @@ impl Core {
             Input::Spawned(Ok(process)) => {
                 let wire = LifeEvent::Spawned { process, mono_ms: now.mono_ms };
                 self.apply(now, Event::Spawned, Some(wire), &mut actions);
+                self.watch_anew(&mut actions);
             }
             Input::Spawned(Err(failure)) => self.event(now, Event::SpawnFailed(failure), &mut actions),
             Input::LeaderExited(exit) => self.event(now, Event::LeaderExited(exit), &mut actions),
             Input::TreeEmpty => self.event(now, Event::TreeEmpty, &mut actions),
-            Input::Output => self.event(now, Event::Output, &mut actions),
+            Input::Output => {
+                self.event(now, Event::Output, &mut actions);
+                self.gets_on_again(now, &mut actions);
+            }
+            Input::Looked(look) => self.looked(now, look, &mut actions),
             Input::Signalled(strike) => self.signalled(now, strike, &mut actions),
             Input::Survivors(survivors) => self.event(now, Event::Survivors(survivors), &mut actions),
             Input::Finished { output, capture } => self.finished(output, capture, &mut actions),
@@ -224,6 +250,7 @@ impl Core {
                     actions.push(Action::Recycle);
                 }
             }
+            ToShim::Excuse { on } => self.excuse(now, on, actions),
             // The loop answers these: they are about pipes and terminals, not about the life.
             ToShim::Write { .. }
             | ToShim::Signal { .. }
@@ -275,6 +302,7 @@ impl Core {
             life: Vec::new(),
             deadlines: Deadlines::default(),
             stop: None,
+            watch: Watch::default(),
             last: None,
         });
         if !held {
@@ -325,14 +353,23 @@ impl Core {
         let is_stopped = match &task.state {
             State::Stopping(_) | State::Starting { stop: Some(_), .. } => true,
             // At once, when there was nobody to be stopped.
-            State::Ended(outcome) => matches!(outcome, Outcome::Cancelled { .. }),
-            State::Queued { .. } | State::Starting { stop: None, .. } | State::Running(_) => false,
+            State::Ended(outcome) => matches!(
+                outcome,
+                Outcome::Cancelled { .. } | Outcome::TimedOut { .. } | Outcome::OverBudget { .. }
+            ),
+            State::Queued { .. }
+            | State::Starting { stop: None, .. }
+            | State::Running(_)
+            | State::Resting(_) => false,
         };
         if is_stopped && task.stop.is_none() {
             task.stop = Some(StopNotes::new(now));
         }
-        if let (State::Queued { detached: true }, Some(start)) = (&task.state, &mut task.start) {
-            leave_alone(start);
+        match (&task.state, &mut task.start) {
+            (State::Queued { detached: true }, Some(start)) => leave_alone(start),
+            // Nothing follows any more.
+            (State::Stopping(_) | State::Ended(_), start) => *start = None,
+            _ => {}
         }
         if let Some(wire) = wire.filter(|_| changed) {
             if effects.contains(&Effect::Finish) {
@@ -348,13 +385,17 @@ impl Core {
                     task.deadlines.set(clock, Some(now.mono_ms.saturating_add(ms)));
                 }
                 Effect::Clear(clock) => task.deadlines.set(clock, None),
+                Effect::Look => actions.push(Action::Look),
                 Effect::NameSurvivors => actions.push(Action::NameSurvivors),
                 Effect::Finish => {
                     task.deadlines = Deadlines::default();
-                    task.start = None;
                     actions.push(Action::Finish);
                 }
-                Effect::Spawn => actions.extend(task.start.take().map(Action::Spawn)),
+                Effect::Spawn => {
+                    let may_follow = task.state.attempt() <= task.policy.retries;
+                    let start = if may_follow { task.start.clone() } else { task.start.take() };
+                    actions.extend(start.map(Action::Spawn));
+                }
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The task's output, two pipes or one terminal, and the log it runs into. Reading never waits.
+//! The task's output, two pipes or one terminal, and the log it runs into. Reading never waits. A task that is run again
+//! has other pipes each time, and one log.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,13 +30,28 @@ pub(crate) struct Output {
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
+/// Where a command writes to: our ends.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Pipes { stdout: OwnedFd, stderr: OwnedFd },
+    Terminal { master: OwnedFd },
+}
+
 impl Output {
-    pub(crate) const fn pipes(stdout: OwnedFd, stderr: OwnedFd, log: LogWriter) -> Self {
-        Self { streams: [Some(stdout), Some(stderr)], is_terminal: false, log, read_fault: None, over: false }
+    pub(crate) const fn new(log: LogWriter) -> Self {
+        Self { streams: [None, None], is_terminal: false, log, read_fault: None, over: false }
     }
 
-    pub(crate) const fn terminal(master: OwnedFd, log: LogWriter) -> Self {
-        Self { streams: [Some(master), None], is_terminal: true, log, read_fault: None, over: false }
+    pub(crate) fn read_from(&mut self, source: Source) {
+        (self.streams, self.is_terminal) = match source {
+            Source::Pipes { stdout, stderr } => ([Some(stdout), Some(stderr)], false),
+            Source::Terminal { master } => ([Some(master), None], true),
+        };
+    }
+
+    /// What the command had is nobody's any more: whoever outside its tree still writes there writes to nobody.
+    pub(crate) fn rest(&mut self) {
+        self.streams = [None, None];
     }
 
     pub(crate) fn streams(&self) -> impl Iterator<Item = (usize, &OwnedFd)> {
@@ -159,7 +175,8 @@ mod tests {
         let (reader, writer) = fds::pipe(0).unwrap();
         rustix::io::write(&writer, b"the other").unwrap();
         drop(writer);
-        let mut output = Output::pipes(endless, reader, log(dir.path()));
+        let mut output = Output::new(log(dir.path()));
+        output.read_from(Source::Pipes { stdout: endless, stderr: reader });
         let bytes = output.drain(&mut vec![0; READ_BYTES], 0);
         assert!((PIPE_BYTES + 9..16 * PIPE_BYTES).contains(&bytes), "{bytes}");
         output.finish();
@@ -172,7 +189,8 @@ mod tests {
     fn a_terminal_ends_without_a_fault_when_nobody_has_it() {
         let dir = tempfile::tempdir().unwrap();
         let pty::Pty { master, slave } = pty::open(24, 80).unwrap();
-        let mut output = Output::terminal(master, log(dir.path()));
+        let mut output = Output::new(log(dir.path()));
+        output.read_from(Source::Terminal { master });
         rustix::io::write(&slave, b"words").unwrap();
         assert_eq!(output.drain(&mut vec![0; READ_BYTES], 0), 5);
         assert!(!output.is_closed(), "somebody has it still");

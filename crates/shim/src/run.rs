@@ -1,6 +1,7 @@
 //! The shim's loop: waits for whatever comes, feeds it to the core, and does what the core says. It decides nothing
 //! about the life of a task.
 
+mod look;
 mod say;
 mod talk;
 mod wait;
@@ -30,7 +31,7 @@ use self::wait::Source;
 use crate::core::{Action, Core, Identity, Input, Moment};
 use crate::kill::{self, Killing};
 use crate::link::Link;
-use crate::output::{Output, READ_BYTES};
+use crate::output::{self, Output, READ_BYTES};
 use crate::spawn::{self, Held, Pipes};
 use crate::stdin::Stdin;
 
@@ -90,14 +91,14 @@ struct Task {
     slave: Option<OwnedFd>,
 }
 
-impl Task {
-    fn new(leader: Option<process::Identity>, output: Output, stdin: Stdin) -> Self {
-        Self { leader, leader_reaped: false, output, stdin, slave: None }
-    }
+/// A process that was made, or could not be, and what it was given.
+struct Made {
+    leader: Option<process::Identity>,
+    result: Result<ProcessId, SpawnFailure>,
+    stdin: Stdin,
+    source: output::Source,
+    slave: Option<OwnedFd>,
 }
-
-/// A task whose process was made, or could not be.
-type Made = Result<(Task, Result<ProcessId, SpawnFailure>), SpawnFailure>;
 
 fn now() -> Moment {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -203,6 +204,7 @@ impl Shim {
                 Ok(Some(self.spawn(&start)))
             }
             Action::Signal(level) => Ok(self.signal(level)),
+            Action::Look => Ok(Some(Input::Looked(self.look()))),
             Action::NameSurvivors => {
                 let survivors = self.tree.members().into_iter().map(kill::survivor).collect();
                 Ok(Some(Input::Survivors(survivors)))
@@ -236,41 +238,47 @@ impl Shim {
         }
     }
 
+    /// Begins an attempt. What an earlier one has written stays, also if this one cannot be begun.
     fn spawn(&mut self, start: &Start) -> Input {
-        let dir = PathBuf::from(start.dir.as_os_str());
-        let log = LogWriter::new(&dir, start.output_limit_bytes, start.memory_bytes);
         let made = match start.pty {
-            Some(size) => self.spawn_at_terminal(start, size, log),
-            None => self.spawn_on_pipes(start, log),
+            Some(size) => self.spawn_at_terminal(start, size),
+            None => self.spawn_on_pipes(start),
         };
-        match made {
-            Ok((task, result)) => {
-                self.task = Some(task);
-                Input::Spawned(result)
-            }
-            Err(failure) => Input::Spawned(Err(failure)),
-        }
+        let Made { leader, result, stdin, source, slave } = match made {
+            Ok(made) => made,
+            Err(failure) => return Input::Spawned(Err(failure)),
+        };
+        let (mut output, stdin) = if let Some(earlier) = self.task.take() {
+            (earlier.output, stdin.after(earlier.stdin))
+        } else {
+            let dir = Path::new(start.dir.as_os_str());
+            (Output::new(LogWriter::new(dir, start.output_limit_bytes, start.memory_bytes)), stdin)
+        };
+        output.read_from(source);
+        self.task = Some(Task { leader, leader_reaped: false, output, stdin, slave });
+        Input::Spawned(result)
     }
 
-    fn spawn_on_pipes(&mut self, start: &Start, log: LogWriter) -> Made {
-        let pipes = self.pipes.take().ok_or_else(no_pipes)?;
+    fn spawn_on_pipes(&mut self, start: &Start) -> Result<Made, SpawnFailure> {
+        // Ready ahead of time for the first attempt, and made for each that follows.
+        let pipes = self.pipes.take().map_or_else(Pipes::new, Ok).map_err(|error| no_pipes(&error))?;
         let cgroup = self.tree.cgroup().map(Cgroup::dir);
         let held = spawn::start(start, &pipes, self.null.as_fd(), cgroup);
         let Pipes { stdout, stderr } = pipes;
         let (leader, stdin, result) = parts(held);
-        let output = Output::pipes(stdout.0, stderr.0, log);
-        Ok((Task::new(leader, output, Stdin::pipe(stdin)), result))
+        let source = output::Source::Pipes { stdout: stdout.0, stderr: stderr.0 };
+        Ok(Made { leader, result, stdin: Stdin::pipe(stdin), source, slave: None })
     }
 
-    fn spawn_at_terminal(&mut self, start: &Start, size: Size, log: LogWriter) -> Made {
+    fn spawn_at_terminal(&self, start: &Start, size: Size) -> Result<Made, SpawnFailure> {
         let terminal = spawn::terminal(size)?;
         let cgroup = self.tree.cgroup().map(Cgroup::dir);
         let (leader, stdin, result) = parts(spawn::start_at(start, &terminal, cgroup));
         let Pty { master, slave } = terminal;
-        let output = Output::terminal(master, log);
         // Ours only while there is somebody who may open it again.
         let slave = leader.is_some().then_some(slave);
-        Ok((Task { slave, ..Task::new(leader, output, Stdin::terminal(stdin)) }, result))
+        let source = output::Source::Terminal { master };
+        Ok(Made { leader, result, stdin: Stdin::terminal(stdin), source, slave })
     }
 
     fn signal(&mut self, level: Level) -> Option<Input> {
@@ -305,16 +313,23 @@ impl Shim {
         if self.killing.is_some() && !empty {
             self.next_kill_round(!reaped.is_empty())?;
         }
-        let held = self.core.state().is_some_and(|state| !state.is_ended());
-        let spawned = self.task.as_ref().is_some_and(|task| task.leader.is_some());
-        if held && spawned && empty {
+        if self.core.has_tree() && empty {
             self.drain()?;
             self.feed(Input::TreeEmpty)?;
+            self.rest();
         }
         if self.lingering && empty {
             self.leaving = true;
         }
         Ok(())
+    }
+
+    /// Between two attempts nothing is read and nothing can be written.
+    fn rest(&mut self) {
+        if let Some(task) = self.task.as_mut().filter(|_| self.core.is_resting()) {
+            task.output.rest();
+            task.stdin.close();
+        }
     }
 
     fn next_kill_round(&mut self, died: bool) -> io::Result<()> {
@@ -423,8 +438,12 @@ fn parts(
     }
 }
 
-fn no_pipes() -> SpawnFailure {
-    SpawnFailure { stage: SpawnStage::Holder, errno: 0, message: "the shim has no pipes ready".to_owned() }
+fn no_pipes(error: &io::Error) -> SpawnFailure {
+    SpawnFailure {
+        stage: SpawnStage::Resources,
+        errno: error.raw_os_error().unwrap_or(0),
+        message: format!("no pipes could be made: {error}"),
+    }
 }
 
 const fn core_exit(exit: tree::Exit) -> Exit {

@@ -34,6 +34,14 @@ impl Stdin {
         Self { is_terminal: true, ..Self::pipe(master) }
     }
 
+    /// The standard input of the next attempt: empty, and at its end if the earlier one was closed by whoever wrote to it. What
+    /// was taken under a name is not taken once more.
+    pub(crate) fn after(self, earlier: Self) -> Self {
+        let close_when_empty = earlier.close_when_empty;
+        let pipe = self.pipe.filter(|_| !close_when_empty);
+        Self { pipe, close_when_empty, keys: earlier.keys, ..self }
+    }
+
     pub(crate) const fn is_open(&self) -> bool {
         self.pipe.is_some() && !self.close_when_empty
     }
@@ -131,5 +139,28 @@ mod tests {
         assert_eq!(rustix::io::read(&slave, &mut heard), Ok(0), "an end");
         assert_eq!(rustix::io::read(&slave, &mut heard), Ok(5), "and no end");
         assert_eq!(&heard[..5], b"next\n");
+    }
+    #[test]
+    fn the_next_attempt_has_an_input_of_its_own_unless_it_was_closed() {
+        let key = || Some("one".to_owned());
+        let accepted = WriteResult::Accepted { pending: 0 };
+        let next = || {
+            let (reader, writer) = fds::pipe(0).unwrap();
+            (reader, Stdin::pipe(Some(writer)))
+        };
+        let (_reader, mut first) = next();
+        assert_eq!(first.accept(b"a", false, key()), accepted);
+        first.close();
+        let (reader, second) = next();
+        let mut second = second.after(first);
+        assert_eq!(second.accept(b"a", false, key()), accepted, "named, so once");
+        assert_eq!(second.accept(b"b", true, None), accepted);
+        let mut heard = [0; 9];
+        assert_eq!(rustix::io::read(&reader, &mut heard), Ok(1));
+        assert_eq!(&heard[..1], b"b");
+        let (reader, third) = next();
+        let third = third.after(second);
+        assert!(!third.is_open());
+        assert_eq!(rustix::io::read(&reader, &mut heard), Ok(0), "an end");
     }
 }

@@ -5,6 +5,7 @@
 //! A run ends in peace or with the first broken rule, the seed that leads to it, and the last steps before it.
 
 mod agenda;
+mod attempt;
 mod check;
 mod client;
 mod daemon;

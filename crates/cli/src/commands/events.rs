@@ -152,10 +152,9 @@ fn value_text(value: &Value) -> String {
 
 fn kind_style(event: &EventInfo) -> Style {
     match event.kind.as_str() {
-        "task.started" | "task.adopted" => Style::Good,
-        "task.stopping" | "daemon.stopping" | "session.lapsed" | "session.ending" | "lane.queued" => {
-            Style::Busy
-        }
+        "task.started" | "task.adopted" | "task.recovered" => Style::Good,
+        "task.stopping" | "task.attempt_ended" | "task.stalled" | "session.lapsed" | "session.ending"
+        | "lane.queued" | "daemon.stopping" => Style::Busy,
         "daemon.notice" | "lane.fenced" => Style::Bad,
         _ => Style::Plain,
     }

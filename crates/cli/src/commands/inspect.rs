@@ -107,7 +107,11 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
     };
     block.styled("Status", &state, outcome::status_style(task.status));
     if task.health == Health::Stalled {
-        block.styled("Health", "stalled", Style::Busy);
+        let words = task.stall.as_deref().map(|stall| outcome::stalled(stall, now));
+        block.styled("Health", words.as_deref().unwrap_or("stalled"), Style::Busy);
+        for process in task.stall.iter().flat_map(|stall| &stall.evidence.processes) {
+            block.line("  seen", &format!("{} {} {}", process.pid, process.state, process.command));
+        }
     }
     if let Some(stopping) = &task.stopping {
         let why = stopping.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -122,6 +126,7 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
         let ran = human::took(human::between(started, ended));
         block.line("Ended", &format!("{ended} ({}, after {ran})", human::ago(ended, now)));
     }
+    block.option("Attempt", outcome::attempt(task).as_deref());
     if let Some(leader) = &task.leader {
         let state = match (leader.exit_code, leader.signal) {
             (_, Some(signal)) => format!(", died of {}", human::signal(signal)),
@@ -163,8 +168,13 @@ fn output(block: &mut Block, task: &TaskInfo) {
 
 fn clocks(block: &mut Block, task: &TaskInfo) {
     let all = &task.clocks;
-    let named =
-        [("Time limit", all.timeout), ("To live", all.ttl), ("Silence", all.silence), ("Grace", all.grace)];
+    let named = [
+        ("Time limit", all.timeout),
+        ("To live", all.ttl),
+        ("Silence", all.silence),
+        ("Stall", all.stall),
+        ("Grace", all.grace),
+    ];
     for (name, clock) in named {
         if let Some(clock) = clock {
             block.line(name, &clock_text(clock));

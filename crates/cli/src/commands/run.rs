@@ -67,6 +67,11 @@ fn start(params: &StartParams, context: &Context) -> Result<TaskInfo, CliError> 
 
 /// Everything the daemon is told. What is wrong is found here, before any daemon is asked.
 pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliError> {
+    if args.retry.is_some() && args.stdin && !args.detach {
+        let message = "--stdin gives it our standard input, which can be read once, and not by every attempt";
+        return Err(CliError::usage(message)
+            .hint("leave out --retry or --stdin, or start it with -d and use belay send"));
+    }
     let command = command(args.line, args.shell, args.command)?;
     let name = args.name.map(name).transpose()?;
     let set_env = set_env(args.env)?;
@@ -98,7 +103,10 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartPar
         },
         ttl_ms: args.ttl.map(millis),
         silence_ms: args.silence.map(millis),
+        stall: args.stall,
         grace_ms: args.grace.map(millis),
+        retries: args.retry.unwrap_or(0),
+        retry_delay_ms: args.retry_delay.map(millis),
         output_limit_bytes: args.output_limit,
         token: Some(token),
         session: args.session,

@@ -5,11 +5,12 @@ use belay_protocol::daemon::{
     ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
 };
 use belay_protocol::event::EventInfo;
-use belay_protocol::life::StopLevel;
+use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{Line, SearchLine, StreamName};
 use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::task::{
-    ClockInfo, Health, RemoveResult, Status, StopResult, StopVerdict, StoppingInfo, TaskInfo,
+    AttemptInfo, ClockInfo, Health, ProcessInfo, RemoveResult, StallEvidence, StallInfo, Status, StopResult,
+    StopVerdict, StoppingInfo, TaskInfo,
 };
 use unicode_width::UnicodeWidthStr as _;
 
@@ -43,6 +44,44 @@ fn inspect_blocks() {
     stopping.stopping = Some(StoppingInfo { level: StopLevel::Terminate, actor, reason });
     stopping.clocks.grace = Some(ClockInfo { limit_ms: 10_000, remaining_ms: Some(7_400) });
     insta::assert_snapshot!("inspect_stopping", inspect::render(&stopping, NOW, Some(72), false));
+}
+
+#[test]
+fn a_task_that_does_not_get_on() {
+    let process = |pid, state: &str, command: &str| ProcessInfo {
+        pid,
+        ppid: 1,
+        state: state.into(),
+        command: command.into(),
+        rss_bytes: 0,
+        cpu_ms: 0,
+    };
+    let evidence = StallEvidence {
+        silent_ms: 61_000,
+        cpu_ms: 20,
+        output_bytes: 5,
+        processes: vec![process(41, "S", "npm run dev"), process(42, "D", "node server.js")],
+        more: 0,
+    };
+    let mut stalled = TaskInfo { health: Health::Stalled, ..running() };
+    stalled.stall = Some(Box::new(StallInfo { since: before(62_000), evidence }));
+    stalled.clocks.stall = Some(ClockInfo { limit_ms: 60_000, remaining_ms: Some(58_000) });
+    insta::assert_snapshot!("inspect_stalled", inspect::render(&stalled, NOW, Some(72), false));
+}
+
+#[test]
+fn a_task_between_two_attempts() {
+    let last = Some(ExitStatus::Code(7));
+    let mut resting = TaskInfo { status: Status::Resting, pid: None, leader: None, ..running() };
+    resting.attempt = Some(AttemptInfo { number: 1, of: 4, last });
+    resting.clocks.retry = Some(ClockInfo { limit_ms: 1_000, remaining_ms: Some(800) });
+    insta::assert_snapshot!("inspect_resting", inspect::render(&resting, NOW, Some(72), false));
+    let first = TaskInfo { attempt: Some(AttemptInfo { number: 1, of: 4, last: None }), ..running() };
+    let second = TaskInfo { attempt: Some(AttemptInfo { number: 2, of: 4, last }), ..running() };
+    insta::assert_snapshot!(
+        "ps_attempts",
+        ps::render(&[resting, first, second], &[0; 3], false, NOW, Some(80), false)
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::shim::{Clocks, Rlimit, Start};
-use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
+use belay_protocol::task::{AnswerWhen, Command, StallParams, StartParams, Status, TaskKind};
 use belay_protocol::vars;
 use belay_record::convert::policy_from_wire;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
@@ -140,7 +140,9 @@ impl<W: World> Core<W> {
             return Err(journal_error(&error));
         }
         self.world.reach(CrashPoint::AfterCreate);
+        let parent = task.entry.parent.clone();
         self.tasks.insert(id, task);
+        self.excuse(parent.as_deref());
         Ok(())
     }
 
@@ -191,7 +193,7 @@ impl<W: World> Core<W> {
                     None => self.reply(caller, &info),
                 }
             }
-            Some(State::Running(_) | State::Stopping(_)) if params.answer == AnswerWhen::Started => {
+            Some(state) if state.has_begun() && params.answer == AnswerWhen::Started => {
                 if let Some(info) = self.live_info(&id, false, None) {
                     self.reply(caller, &info);
                 }
@@ -252,7 +254,10 @@ impl<W: World> Core<W> {
             ttl_ms: params.ttl_ms.or(defaults.ttl_ms),
             silence_ms: params.silence_ms.or(defaults.silence_ms),
             grace_ms: params.grace_ms.or(defaults.grace_ms).unwrap_or(Policy::DEFAULT_GRACE_MS),
+            stall: params.stall,
             kill_ms: Policy::DEFAULT_KILL_MS,
+            retries: params.retries,
+            retry_delay_ms: params.retry_delay_ms.unwrap_or(Policy::DEFAULT_RETRY_DELAY_MS),
         };
         let doc = TaskDoc {
             kind: TaskKind::Shell,
@@ -274,6 +279,8 @@ impl<W: World> Core<W> {
             shim: None,
             leader: None,
             leader_exit: None,
+            attempt: TaskDoc::no_attempt_yet(&clocks),
+            stalled: None,
             seen: 0,
             status: Status::Queued,
             end: None,
@@ -404,6 +411,8 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
             "a standard input that is handed over cannot be written to besides, nor be a terminal's";
         return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
     }
+    check_retries(params)?;
+    check_stall(params.stall)?;
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
     check_text("lane", params.lane.as_ref().map(|lane| lane.name.as_str()), bounds::NAME_BYTES)?;
@@ -428,6 +437,34 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
         return Err(RpcError::invalid("output_limit_bytes", message));
     }
     Ok(())
+}
+
+fn check_retries(params: &StartParams) -> Result<(), RpcError> {
+    if params.retries > Policy::MAX_RETRIES {
+        let message = format!("more than {} attempts after the first are a mistake", Policy::MAX_RETRIES);
+        return Err(RpcError::invalid("retries", message).hint("a loop in the command has no such limit"));
+    }
+    if params.retries > 0 && params.stdin_from.is_some() {
+        let message = "a standard input that is handed over can be read once, and not by every attempt";
+        return Err(RpcError::invalid("retries", message).hint("leave out retries, or stdin_from"));
+    }
+    if params.retries == 0 && params.retry_delay_ms.is_some() {
+        return Err(RpcError::invalid("retry_delay_ms", "nothing is run again")
+            .hint("say how often, with retries, or leave it out"));
+    }
+    if params.retry_delay_ms.is_some_and(|delay_ms| delay_ms > bounds::CLOCK_MS) {
+        return Err(RpcError::invalid("retry_delay_ms", "a pause of more than a year is a mistake"));
+    }
+    Ok(())
+}
+
+fn check_stall(stall: Option<StallParams>) -> Result<(), RpcError> {
+    let after_ms = stall.map(|stall| stall.after_ms);
+    if after_ms.is_some_and(|after_ms| after_ms < bounds::STALL_MS) {
+        let message = format!("more often than every {} ms nobody looks", bounds::STALL_MS);
+        return Err(RpcError::invalid("stall", message).hint("leave it out, and nobody looks"));
+    }
+    check_clock("stall", after_ms)
 }
 
 pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcError> {

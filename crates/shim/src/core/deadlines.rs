@@ -12,9 +12,11 @@ impl Deadlines {
             Clock::Foreground => 0,
             Clock::Ttl => 1,
             Clock::Silence => 2,
-            Clock::Leave => 3,
-            Clock::Grace => 4,
-            Clock::Kill => 5,
+            Clock::Stall => 3,
+            Clock::Leave => 4,
+            Clock::Retry => 5,
+            Clock::Grace => 6,
+            Clock::Kill => 7,
         }
     }
 

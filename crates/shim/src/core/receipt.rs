@@ -53,7 +53,9 @@ impl StopNotes {
             Outcome::Cancelled { order, .. } => {
                 (order.level, order.actor.clone(), order.reason.clone(), Vec::new())
             }
-            Outcome::TimedOut { clock, .. } => (self.hardest(), clock_actor(*clock), None, Vec::new()),
+            Outcome::TimedOut { clock, reason, .. } => {
+                (self.hardest(), clock_actor(*clock), reason.clone(), Vec::new())
+            }
             Outcome::OverBudget { budget, .. } => {
                 (self.hardest(), format!("budget:{budget}"), None, Vec::new())
             }
@@ -61,7 +63,9 @@ impl StopNotes {
                 Cause::Asked(order) => {
                     (Level::Kill, order.actor.clone(), order.reason.clone(), survivors.clone())
                 }
-                Cause::Clock { clock, .. } => (Level::Kill, clock_actor(*clock), None, survivors.clone()),
+                Cause::Clock { clock, reason, .. } => {
+                    (Level::Kill, clock_actor(*clock), reason.clone(), survivors.clone())
+                }
                 Cause::Budget { budget, .. } => {
                     (Level::Kill, format!("budget:{budget}"), None, survivors.clone())
                 }

@@ -1,14 +1,17 @@
-//! What the shim's core does about a start that it holds until its turn comes. No process is started here.
+//! What the shim's core does about a start that it keeps: until its turn comes, or for its next attempt. No process is
+//! started here.
 
-use belay_model::{Event, Exit, Outcome, State, step};
-use belay_protocol::life::{End, Order, OutputInfo, StopLevel};
+mod watch;
+
+use belay_model::{Event, Evidence, Exit, Outcome, State, step};
+use belay_protocol::life::{ClockName, End, ExitStatus, Order, OutputInfo, StopLevel};
 use belay_protocol::shim::{Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, Start, ToShim};
-use belay_protocol::task::Size;
+use belay_protocol::task::{OnStall, Size, StallParams};
 use belay_protocol::time::Timestamp;
 use belay_record::convert::{Wire as _, event_from_wire, policy_from_wire};
 use proptest::prelude::*;
 
-use super::{Action, Core, Identity, Input, Moment, Strike};
+use super::{Action, Core, Identity, Input, Look, Moment, Strike};
 
 const LEADER: ProcessId = ProcessId { pid: 7, start_ticks: 70 };
 
@@ -18,6 +21,10 @@ fn core() -> Core {
 }
 
 fn start(held: bool) -> Box<Start> {
+    retried(held, 0)
+}
+
+fn retried(held: bool, retries: u32) -> Box<Start> {
     Box::new(Start {
         task: "t".to_owned(),
         dir: "/nowhere/t".into(),
@@ -37,6 +44,8 @@ fn start(held: bool) -> Box<Start> {
             ttl_ms: Some(900),
             grace_ms: 50,
             kill_ms: 50,
+            retries,
+            retry_delay_ms: 40,
             ..Clocks::default()
         },
         output_limit_bytes: 1 << 20,
@@ -150,6 +159,68 @@ fn a_held_start_that_is_detached_begins_without_the_limit_of_who_waited() {
     assert_eq!(core.next_deadline(), Some(903), "its time to live");
 }
 
+fn end_of(actions: &[Action]) -> &belay_protocol::shim::EndRecord {
+    match actions.last() {
+        Some(Action::Send(FromShim::Life(LifeItem { end: Some(record), .. }))) => record,
+        other => panic!("no end: {other:?}"),
+    }
+}
+
+fn fails(core: &mut Core, ms: u64) -> Vec<Action> {
+    core.handle(at(ms), Input::LeaderExited(Exit::Code(3)));
+    core.handle(at(ms), Input::TreeEmpty)
+}
+
+// proves K9
+#[test]
+fn a_command_that_fails_is_run_again_with_all_it_had_and_no_more_than_it_may() {
+    let mut core = core();
+    let starts = spawned(say(&mut core, 0, ToShim::Start(retried(false, 1))));
+    core.handle(at(0), Input::Spawned(Ok(LEADER)));
+    core.handle(at(5), Input::DaemonGone);
+    assert!(fails(&mut core, 10).is_empty());
+    assert!(core.is_resting() && !core.has_tree());
+    assert_eq!(core.next_deadline(), Some(50), "its pause, and not its limit");
+    assert!(core.handle(at(49), Input::Tick).is_empty());
+    assert_eq!(spawned(core.handle(at(50), Input::Tick)), starts);
+    core.handle(at(50), Input::Spawned(Ok(LEADER)));
+    assert_eq!(core.next_deadline(), Some(100), "the limit of all attempts");
+    assert!(core.task.as_ref().unwrap().start.is_none(), "no environment is kept for nothing");
+    let actions = fails(&mut core, 60);
+    assert!(matches!(actions.as_slice(), [Action::Finish]), "{actions:?}");
+    assert_eq!(core.state(), Some(&State::Ended(Outcome::Exited(Exit::Code(3)))));
+}
+
+// proves K9, K6: a stop between two attempts is the end, with a receipt, and so is a limit
+#[test]
+fn between_two_attempts_there_is_nobody_to_be_stopped() {
+    for by_limit in [false, true] {
+        let mut core = core();
+        say(&mut core, 0, ToShim::Start(retried(false, 9)));
+        core.handle(at(0), Input::Spawned(Ok(LEADER)));
+        fails(&mut core, 70);
+        let stop = ToShim::Stop { order: order("me") };
+        let what = if by_limit { Input::Tick } else { Input::Daemon(stop) };
+        let actions = core.handle(at(100), what);
+        assert!(matches!(actions.as_slice(), [Action::Finish]), "{actions:?}");
+        assert!(core.task.as_ref().unwrap().start.is_none());
+        let actions = core.handle(at(100), Input::Finished { output: OutputInfo::default(), capture: None });
+        let record = end_of(&actions);
+        let exit = Some(ExitStatus::Code(3));
+        let (end, actor) = if by_limit {
+            (End::TimedOut { clock: ClockName::Timeout, limit_ms: 100, reason: None, exit }, "clock:timeout")
+        } else {
+            (End::Cancelled { order: order("me"), exit }, "me")
+        };
+        assert_eq!(record.end, end);
+        let receipt = record.receipt.as_ref().unwrap();
+        assert_eq!((receipt.actor.as_str(), receipt.signals.len(), receipt.took_ms), (actor, 0, 0));
+        assert_eq!(receipt.empty_at, Some(Timestamp(1_000_100)));
+        assert_eq!(core.next_deadline(), None);
+        assert!(core.handle(at(9_000), Input::Tick).is_empty());
+    }
+}
+
 /// What may reach a shim that holds one task.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
@@ -169,7 +240,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happens>> {
         1 => Just(Happens::Stop),
         1 => Just(Happens::Kill),
         1 => Just(Happens::Detach),
-        1 => (0..3i32).prop_map(Happens::Exit),
+        3 => (0..3i32).prop_map(Happens::Exit),
         1 => Just(Happens::Gone),
         2 => Just(Happens::Hello),
         2 => (1..200u64).prop_map(Happens::Wait),
@@ -222,6 +293,10 @@ impl Loop {
                     others: false,
                 }));
             }
+            Action::Look => {
+                let evidence = Evidence::default();
+                return Some(Input::Looked(Look { evidence, processes: Vec::new(), more: 0 }));
+            }
             Action::NameSurvivors => return Some(Input::Survivors(Vec::new())),
             Action::Finish => {
                 return Some(Input::Finished { output: OutputInfo::default(), capture: None });
@@ -270,8 +345,7 @@ impl Loop {
 }
 
 /// The state as a daemon makes it out of what it is told.
-fn replay(queued: bool, life: &[LifeItem]) -> State {
-    let start = start(true);
+fn replay(queued: bool, life: &[LifeItem], start: &Start) -> State {
     let policy = policy_from_wire(&start.clocks, start.detached);
     let mut state = State::new(start.detached);
     if !queued {
@@ -289,21 +363,27 @@ fn replay(queued: bool, life: &[LifeItem]) -> State {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    // proves K5, F5: whatever comes in whatever order, a held start begins once or never, and a daemon that comes back
-    // makes the same of what it is told
+    // proves K5, K9, F5: whatever comes in whatever order, a held start begins as often as it may and not after a stop, and a
+    // daemon that comes back makes the same of what it is told
     #[test]
-    fn a_held_start_begins_at_most_once(events in happenings()) {
+    fn a_held_start_begins_only_as_it_may(retries in 0..3u32, looked_at: bool, events in happenings()) {
         let mut core = core();
         let mut around = Loop { connected: true, ..Loop::default() };
-        around.feed(&mut core, Input::Daemon(ToShim::Start(start(true))));
+        let mut start = retried(true, retries);
+        let policy = OnStall::Tell;
+        start.clocks.stall = looked_at.then_some(StallParams { after_ms: 30, policy });
+        around.feed(&mut core, Input::Daemon(ToShim::Start(start.clone())));
+        let mut stopped = false;
         for what in events {
-            let (before, ended) = (around.spawns, core.state().is_some_and(State::is_ended));
+            let before = around.spawns;
+            stopped |= core.state().is_some_and(State::is_ended);
+            stopped |= around.connected && matches!(what, Happens::Stop | Happens::Kill);
             around.happens(&mut core, what);
-            prop_assert!(around.spawns <= 1);
-            prop_assert!(!(ended && around.spawns > before), "begun after its end");
+            prop_assert!(around.spawns <= 1 + retries);
+            prop_assert!(!(stopped && around.spawns > before), "begun after its end");
             prop_assert_eq!(core.is_queued() && around.spawns > 0, false);
             if let Some((queued, life)) = around.greeting.take() {
-                prop_assert_eq!(Some(&replay(queued, &life)), core.state());
+                prop_assert_eq!(Some(&replay(queued, &life, &start)), core.state());
             }
         }
         let ends = around.told.iter().filter(|item| item.end.is_some());

@@ -41,6 +41,11 @@ impl Shim {
 
     fn obey(&mut self, message: ToShim) -> io::Result<()> {
         match message {
+            // Nobody reads now, and somebody will.
+            ToShim::Write { write, .. } if self.core.is_resting() => {
+                let result = belay_protocol::shim::WriteResult::Full { pending: 0 };
+                self.say(&FromShim::Written { write, result });
+            }
             ToShim::Write { write, data, close, key } => {
                 let task = self.task.as_mut();
                 let closed = belay_protocol::shim::WriteResult::Closed;
@@ -68,6 +73,7 @@ impl Shim {
             | ToShim::Admit { .. }
             | ToShim::Stop { .. }
             | ToShim::Detach { .. }
+            | ToShim::Excuse { .. }
             | ToShim::Ack { .. }) => {
                 // What ended by itself before the stop, or the detach, reached it ended by itself.
                 self.look_after_tree()?;
@@ -86,9 +92,9 @@ impl Shim {
         }
     }
 
-    /// The size that the terminal has now, or will have when its turn has come.
+    /// The size that the terminal has now, or will have when its turn has come, or its next attempt.
     fn resize(&mut self, size: Size) -> Option<Size> {
-        if self.core.is_queued() {
+        if self.core.is_queued() || self.core.is_resting() {
             self.core.pty()?;
             self.core.set_pty(size);
             return self.core.pty();

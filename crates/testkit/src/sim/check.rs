@@ -91,6 +91,7 @@ impl Sim {
         match event.kind.as_str() {
             "task.started" => record.started += 1,
             "task.leader_exited" => record.leader_exited += 1,
+            "task.attempt_ended" => record.attempts_ended += 1,
             "task.detached" => record.detached += 1,
             "task.ended" => return self.check_ended(id, event),
             "task.removed" if record.end.is_none() => return Err(format!("{id} was removed alive")),
@@ -101,8 +102,9 @@ impl Sim {
             "task.stopping" | "task.adopted" => {}
             kind => return Err(format!("there is no {kind}")),
         }
-        if record.started > 1 || record.leader_exited > 1 || record.detached > 1 {
-            return Err(format!("{} of {id} for the second time", event.kind));
+        let counts = [record.started, record.leader_exited, record.attempts_ended];
+        if counts.iter().any(|count| *count > truth.attempts) || record.detached > 1 {
+            return Err(format!("{} of {id} once too often", event.kind));
         }
         Ok(())
     }
@@ -296,11 +298,15 @@ fn check_times(truth: &Truth, record: &EndRecord, now_ms: u64) -> Checked {
 /// No transition is missing from the events of a task whose shim has told its whole life.
 fn check_transitions(truth: &Truth, end: &End) -> Checked {
     let told = !matches!(end, End::Lost { .. } | End::Spawn { .. });
-    if told && truth.spawned_ms.is_some() && truth.record.started != 1 {
-        return Err("it ran and was never said to have started".to_owned());
+    if told && truth.record.started != truth.attempts {
+        return Err(format!("it ran {} times and is said to have {}", truth.attempts, truth.record.started));
     }
-    if told && truth.leader_exit().is_some() && truth.record.leader_exited != 1 {
+    if told && truth.leader_exit().is_some() && truth.record.leader_exited != truth.attempts {
         return Err("its leader exited and nobody was told".to_owned());
+    }
+    let rested = truth.attempts.saturating_sub(u32::from(truth.rests_since_ms.is_none()));
+    if told && truth.record.attempts_ended != rested {
+        return Err(format!("it rested {rested} times, {} are told", truth.record.attempts_ended));
     }
     Ok(())
 }

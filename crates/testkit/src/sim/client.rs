@@ -249,6 +249,8 @@ impl Sim {
         params.ttl_ms = rng.pick(&[None, None, Some(900), Some(5_000)]);
         params.silence_ms = rng.pick(&[None, None, None, Some(100), Some(2_500)]);
         params.grace_ms = rng.pick(&[None, None, Some(0), Some(250)]);
+        params.retries = rng.pick(&[0, 0, 1, 4]);
+        params.retry_delay_ms = (params.retries > 0).then(|| rng.pick(&[0, 30, 800, 3_000]));
         params.answer = rng.pick(&[AnswerWhen::Started, AnswerWhen::Started, AnswerWhen::Ended]);
         params.follow = rng.percent(20);
         params.name = Some(format!("spec-{place}"));
@@ -359,6 +361,9 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         timeout_ms: None,
         ttl_ms: None,
         silence_ms: None,
+        stall: None,
+        retries: 0,
+        retry_delay_ms: None,
         grace_ms: None,
         output_limit_bytes: None,
         token: None,

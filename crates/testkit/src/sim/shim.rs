@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use belay_model::{Level, SpawnFailure, SpawnStage, State};
+use belay_model::{Evidence, Level, Outcome, SpawnFailure, SpawnStage, State};
 use belay_protocol::life::OutputInfo;
 use belay_protocol::shim::{FromShim, Now, ProcessId, Start, ToShim, WriteResult};
-use belay_shim::core::{Action, Core, Identity, Input, Strike};
+use belay_shim::core::{Action, Core, Identity, Input, Look, Strike};
 
 use super::agenda::Job;
 use super::link::Packet;
@@ -104,6 +104,19 @@ impl Sim {
                 truth.detached(self.mono_ms);
                 Ok(())
             }
+            Some(State::Resting(resting)) => {
+                truth.rests(self.mono_ms);
+                if resting.detached {
+                    truth.detached(self.mono_ms);
+                }
+                Ok(())
+            }
+            Some(State::Ended(Outcome::TimedOut { clock, .. }))
+                if truth.rests_since_ms.is_some() && truth.ran_out_resting.is_none() =>
+            {
+                let clock = *clock;
+                truth.ran_out_resting(self.mono_ms, clock).map_err(|fault| format!("task {id}: {fault}"))
+            }
             _ => Ok(()),
         }
     }
@@ -116,6 +129,11 @@ impl Sim {
             }
             Action::Spawn(start) => self.spawn(shim, &start).map(Some),
             Action::Signal(level) => Ok(self.signal(shim, level).map(Input::Signalled)),
+            Action::Look => {
+                let output_bytes = self.output(shim).bytes;
+                let evidence = Evidence { output_bytes, cpu_ms: 0 };
+                Ok(Some(Input::Looked(Look { evidence, processes: Vec::new(), more: 0 })))
+            }
             Action::NameSurvivors => {
                 let Some(truth) = self.held(shim) else { return Ok(Some(Input::Survivors(Vec::new()))) };
                 truth.named = truth.alive().map(|process| process.pid).collect();
@@ -163,7 +181,7 @@ impl Sim {
     /// The moment of truth for every record: nothing may be spawned that does not stand in the journal.
     fn spawn(&mut self, shim: usize, start: &Start) -> Result<Input, String> {
         self.check_recorded(&start.task)?;
-        if let Some(other) = &self.shims[shim].holds {
+        if let Some(other) = self.shims[shim].holds.as_ref().filter(|other| **other != start.task) {
             return Err(format!("shim {shim} was given {} while it holds {other}", start.task));
         }
         let (now, id) = (self.mono_ms, start.task.clone());
@@ -171,9 +189,7 @@ impl Sim {
         let failure = self.plan.spawn_fails(&mut self.rng);
         let behaviour = self.plan.behaviour(&mut self.rng, &mut self.pids, start);
         let Some(truth) = self.tasks.get_mut(&id) else { return Err(format!("nobody knows {id}")) };
-        if truth.spawned_ms.is_some() || truth.failure.is_some() {
-            return Err(format!("task {id} was started twice"));
-        }
+        truth.may_begin(now).map_err(|fault| format!("task {id}: {fault}"))?;
         if let Some(errno) = failure {
             let message = "simulated".to_owned();
             let failure = SpawnFailure { stage: SpawnStage::Program, errno, message };
@@ -238,7 +254,7 @@ impl Sim {
         for process in &mut truth.processes {
             process.is_reaped |= process.exit.is_some();
         }
-        let (spawned, empty) = (truth.spawned_ms.is_some(), truth.alive().next().is_none());
+        let empty = truth.alive().next().is_none();
         if let Some(exit) = leader_exit {
             self.feed(shim, Input::LeaderExited(exit))?;
         }
@@ -249,8 +265,7 @@ impl Sim {
         } else if empty {
             self.shims[shim].killing_ms = None;
         }
-        let state = &self.shims[shim].core.state();
-        if spawned && empty && state.is_some_and(|state| !state.is_ended()) {
+        if empty && self.shims[shim].core.has_tree() {
             self.feed(shim, Input::TreeEmpty)?;
         }
         if self.shims[shim].lingers && empty {

@@ -23,9 +23,13 @@ pub(crate) struct Truth {
     pub(crate) bytes: u64,
     pub(crate) clocks: Clocks,
     pub(crate) spawned_ms: Option<u64>,
+    pub(crate) attempts: u32,
+    /// Since when it is between two attempts.
+    pub(crate) rests_since_ms: Option<u64>,
+    pub(crate) ran_out_resting: Option<Clock>,
     pub(crate) failure: Option<SpawnFailure>,
     /// When each running clock must ring.
-    due: [Option<u64>; 3],
+    pub(crate) due: [Option<u64>; 3],
     detached: bool,
     hit_leader: bool,
     hit_others: bool,
@@ -44,6 +48,7 @@ pub(crate) struct Truth {
 pub(crate) struct Record {
     pub(crate) started: u32,
     pub(crate) leader_exited: u32,
+    pub(crate) attempts_ended: u32,
     pub(crate) detached: u32,
     pub(crate) end: Option<End>,
     pub(crate) token: Option<String>,
@@ -53,10 +58,17 @@ pub(crate) struct Record {
 impl Truth {
     pub(crate) fn spawned(&mut self, now_ms: u64, start: &Start, processes: Vec<Process>) {
         self.spawned_ms = Some(now_ms);
-        self.clocks = start.clocks;
         self.processes = processes;
-        let Clocks { timeout_ms, ttl_ms, silence_ms, .. } = start.clocks;
+        self.attempts += 1;
+        self.rests_since_ms = None;
         let due = |limit: Option<u64>| limit.map(|ms| now_ms + ms);
+        if self.attempts > 1 {
+            // The limits of the whole task count on.
+            self.due[2] = due(self.clocks.silence_ms);
+            return;
+        }
+        self.clocks = start.clocks;
+        let Clocks { timeout_ms, ttl_ms, silence_ms, .. } = start.clocks;
         self.due = [due(timeout_ms), due(ttl_ms.filter(|_| start.detached)), due(silence_ms)];
         self.detached = start.detached;
     }
@@ -104,22 +116,24 @@ impl Truth {
                 Err(format!("a stop by {} began, which never reached the shim", order.actor))
             }
             Cause::Asked(_) => Ok(()),
-            Cause::Clock { clock, limit_ms } => {
-                let place = CLOCKS.iter().position(|known| known == clock);
-                match place.and_then(|place| self.due[place]) {
-                    Some(due) if now_ms >= due && now_ms <= due + LAG_MS => Ok(()),
-                    due => Err(format!(
-                        "the {} clock ({limit_ms} ms) rang at {now_ms}, due {due:?}",
-                        clock.name()
-                    )),
+            Cause::Clock { clock, limit_ms, .. } => match self.due_of(*clock) {
+                Some(due) if now_ms >= due && now_ms <= due + LAG_MS => Ok(()),
+                due => {
+                    Err(format!("the {} clock ({limit_ms} ms) rang at {now_ms}, due {due:?}", clock.name()))
                 }
-            }
+            },
             Cause::Budget { budget, .. } => Err(format!("there is no budget, but {budget} ran out")),
         }
     }
 
+    pub(crate) fn due_of(&self, clock: Clock) -> Option<u64> {
+        let place = CLOCKS.iter().position(|known| *known == clock);
+        place.and_then(|place| self.due[place])
+    }
+
     /// No clock is ever overdue, and no stop takes longer than its levels may.
     pub(crate) fn on_time(&self, now_ms: u64) -> Checked {
+        self.begins_in_time(now_ms)?;
         match &self.cause {
             None => match self.due.iter().flatten().min() {
                 Some(due) if now_ms > due + LAG_MS => {
@@ -142,7 +156,7 @@ impl Truth {
 
     /// Whether this end, recorded now, is the true one.
     pub(crate) fn judge(&self, end: &End) -> Checked {
-        let true_end = match end {
+        let true_end = self.judge_resting(end).unwrap_or_else(|| match end {
             End::Lost { survivors, .. } => {
                 let alive =
                     self.alive().all(|process| survivors.iter().any(|named| named.pid == process.pid));
@@ -157,21 +171,24 @@ impl Truth {
                 let pids: Vec<i32> = survivors.iter().map(|survivor| survivor.pid).collect();
                 !pids.is_empty() && pids == self.named && self.is_cause(cause) && self.is_exit(*exit)
             }
-            End::Exited { exit } => self.is_exit(Some(*exit)) && self.ended_by_itself(),
+            End::Exited { exit } => {
+                self.is_exit(Some(*exit)) && self.ended_by_itself() && self.is_given_up(*exit)
+            }
             End::Cancelled { order, exit } => {
                 let asked = |known: &Order| known.actor == order.actor && known.reason == order.reason;
                 let first = matches!(&self.cause, Some((Cause::Asked(first), _)) if asked(&first.to_wire()));
                 first && self.is_exit(*exit) && !self.ended_by_itself()
             }
-            End::TimedOut { clock, limit_ms, exit } => {
-                let cause = StopCause::Clock { clock: *clock, limit_ms: *limit_ms };
+            End::TimedOut { clock, limit_ms, reason, exit } => {
+                let (clock, limit_ms, reason) = (*clock, *limit_ms, reason.clone());
+                let cause = StopCause::Clock { clock, limit_ms, reason };
                 self.is_cause(&cause)
-                    && self.limit(*clock) == Some(*limit_ms)
+                    && self.limit(clock) == Some(limit_ms)
                     && self.is_exit(*exit)
                     && !self.ended_by_itself()
             }
             End::Budget { .. } => false,
-        };
+        });
         let named = matches!(end, End::Lost { .. } | End::StopFailed { .. });
         if !named && let Some(alive) = self.alive().next() {
             return Err(format!("it is said to have ended ({end:?}) and process {} lives", alive.pid));
@@ -196,7 +213,9 @@ impl Truth {
             ClockName::Timeout => self.clocks.timeout_ms,
             ClockName::Ttl => self.clocks.ttl_ms,
             ClockName::Silence => self.clocks.silence_ms,
-            ClockName::Leave | ClockName::Grace | ClockName::Kill => None,
+            ClockName::Stall | ClockName::Leave | ClockName::Retry | ClockName::Grace | ClockName::Kill => {
+                None
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use belay_protocol::methods::TaskGet;
 use belay_protocol::task::{GetParams, TaskInfo};
 
 use crate::args::LogsArgs;
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::error::CliError;
 use crate::outcome;
 use crate::ui::filter::Filter;
@@ -27,7 +27,12 @@ pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result
 }
 
 fn status(task: &TaskInfo) -> String {
-    outcome::left_words(task).map_or_else(|| outcome::sentence(task), |left| format!("running ({left})"))
+    match (outcome::left_words(task), &task.stall) {
+        (Some(left), _) => format!("running ({left})"),
+        (None, Some(stall)) => format!("running ({})", outcome::stalled(stall, context::now())),
+        (None, None) if task.status.is_ended() => outcome::sentence(task),
+        (None, None) => outcome::short(task),
+    }
 }
 
 /// What can be done now: read what was left out, wait for more, or end it.

@@ -1,0 +1,52 @@
+//! Tasks that should get on: how often they are looked at, and what was seen of one that does not.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ProcessInfo;
+use crate::time::Timestamp;
+
+/// What is done about a task that does not get on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStall {
+    /// It is told, and the task goes on.
+    #[default]
+    Tell,
+    Stop,
+}
+
+/// Look every so often whether a task gets on: whether it has written anything or worked noticeably since the last look, or
+/// waits for a task that it has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StallParams {
+    /// At least 100.
+    pub after_ms: u64,
+    #[serde(default)]
+    pub policy: OnStall,
+}
+
+/// What was seen of a task that does not get on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StallEvidence {
+    /// So long it has written nothing.
+    pub silent_ms: u64,
+    /// And used so much processor time, all its processes together.
+    pub cpu_ms: u64,
+    /// How much it had written before.
+    pub output_bytes: u64,
+    /// Who is there and in which state, at most 20 of them.
+    pub processes: Vec<ProcessInfo>,
+    /// How many more there are.
+    #[serde(default)]
+    pub more: u64,
+}
+
+/// A task that does not get on, since when and by what evidence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StallInfo {
+    pub since: Timestamp,
+    #[serde(flatten)]
+    pub evidence: StallEvidence,
+}

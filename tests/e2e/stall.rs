@@ -1,0 +1,185 @@
+//! Tasks that should get on: one that does not is stalled, with evidence, until it does; one that works or waits for another
+//! task is not; and nobody looks who was not asked to.
+
+use std::time::Duration;
+
+use belay_protocol::error::ErrorKind;
+use belay_protocol::life::ClockName;
+use belay_protocol::methods::TaskStart;
+use belay_protocol::task::{Health, OnStall, StallParams, StartParams, Status, TaskInfo};
+use belay_testkit::{LONG, World, wait_until};
+use serde_json::json;
+
+use crate::support::{FOREVER, refused, stop_of, world};
+
+#[track_caller]
+fn wait_for_health(world: &World, id: &str, health: Health) -> TaskInfo {
+    wait_until("the health", LONG, || {
+        let task = world.get(id);
+        if task.health == health { Ok(task) } else { Err(format!("{task:?}")) }
+    })
+}
+
+fn times(world: &World, id: &str, kind: &str) -> usize {
+    world.events_of(id).iter().filter(|found| *found == kind).count()
+}
+
+/// Long enough for a few looks.
+fn let_time_pass(world: &World) {
+    world.belay(["run", "--", "sleep", "1"]).ok();
+}
+
+// proves R7
+#[test]
+fn a_silent_task_is_stalled_with_evidence_until_it_writes() {
+    let world = world();
+    let script = format!("echo begun; read word; echo got $word; sleep {FOREVER}");
+    let id = world.run_detached(["--stdin", "--stall", "300ms", "--", "sh", "-c", &script]);
+    let task = wait_for_health(&world, &id, Health::Stalled);
+    assert_eq!(task.status, Status::Running, "it is told, and goes on");
+    let evidence = task.stall.unwrap().evidence;
+    assert!(evidence.silent_ms >= 300 && evidence.cpu_ms < 300, "{evidence:?}");
+    assert_eq!((evidence.output_bytes, evidence.more), (6, 0));
+    let [process] = evidence.processes.as_slice() else { panic!("{evidence:?}") };
+    assert_eq!((Some(process.pid), process.state.as_str()), (task.pid, "S"));
+    assert_eq!(process.command, format!("sh -c {script}"));
+    let event = world.events().into_iter().find(|event| event.kind == "task.stalled").unwrap();
+    assert_eq!(
+        (event.more["policy"].clone(), event.more["silent_ms"].clone()),
+        (json!("tell"), json!(evidence.silent_ms))
+    );
+    let listed = world.belay(["ps"]).ok();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.lines().nth(1).unwrap().contains("  running (stalled)  "), "{listed}");
+
+    world.belay(["send", &id, "it"]).ok();
+    world.wait_for_output(&id, "the answer", |said| said == b"begun\ngot it\n");
+    wait_until("the recovery", LONG, || match times(&world, &id, "task.recovered") {
+        1 => Ok(()),
+        other => Err(format!("{other}")),
+    });
+    // Then it sleeps.
+    wait_until("the next stall", LONG, || match times(&world, &id, "task.stalled") {
+        2 => Ok(()),
+        other => Err(format!("{other}")),
+    });
+    assert_eq!(world.get(&id).health, Health::Stalled);
+    let stopped = world.stop(&stop_of(&id));
+    assert_eq!(stopped.status, Some(Status::Cancelled));
+    let ended = world.get(&id);
+    assert_eq!((ended.health, ended.stall), (Health::Ok, None), "what has ended does not stall");
+}
+
+// proves R7
+#[test]
+fn a_silent_task_that_works_is_not_stalled_by_itself_or_by_others() {
+    let world = world();
+    let alone = "while :; do :; done";
+    // Nobody of these lives until the next look; what they have used is not lost.
+    let by_others = "while :; do sh -c 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done'; done";
+    let start = |script| world.run_detached(["--stall", "250ms:stop", "--", "sh", "-c", script]);
+    let tasks = [alone, by_others].map(start);
+    let_time_pass(&world);
+    for id in tasks {
+        let task = world.get(&id);
+        assert_eq!((task.status, task.health), (Status::Running, Health::Ok));
+        assert_eq!(times(&world, &id, "task.stalled"), 0);
+        assert!(task.clocks.stall.unwrap().remaining_ms.is_some(), "it is looked at");
+    }
+}
+
+// proves R7
+#[test]
+fn a_stalled_task_is_stopped_if_it_shall_be() {
+    let world = world();
+    let id = world.run_detached(["--stall", "300ms:stop", "--", "sleep", FOREVER]);
+    let task = world.wait_ended(&id);
+    let outcome = task.outcome.unwrap();
+    assert_eq!(
+        (task.status, outcome.clock, outcome.limit_ms),
+        (Status::TimedOut, Some(ClockName::Stall), Some(300))
+    );
+    let reason = outcome.reason.unwrap();
+    let seen = format!(" ms of processor time used: {} (S) sleep {FOREVER}", task.pid.unwrap());
+    assert!(reason.starts_with("nothing written in ") && reason.ends_with(&seen), "{reason}");
+    let receipt = outcome.receipt.unwrap();
+    assert_eq!((receipt.actor.as_str(), receipt.reason), ("clock:stall", Some(reason)));
+    assert_eq!(world.belay(["wait", &id]).code, Some(124));
+    let told =
+        ["task.created", "task.started", "task.stalled", "task.stopping", "task.leader_exited", "task.ended"];
+    assert_eq!(world.events_of(&id), told);
+}
+
+/// A task that waits for one that it has started, which sleeps; then it sleeps itself.
+fn parent_and_child(world: &World) -> (String, TaskInfo) {
+    let belay = world.program().display();
+    let script = format!("{belay} run --stall 300ms -- sleep {FOREVER}; sleep {FOREVER}");
+    let parent = world.run_detached(["--stall", "900ms", "--", "sh", "-c", &script]);
+    let child = wait_until("the child", LONG, || {
+        let tasks: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
+        let found = tasks.into_iter().find(|task| task.parent.as_deref() == Some(parent.as_str()));
+        found.ok_or_else(String::new)
+    });
+    (parent, child)
+}
+
+// proves R7
+#[test]
+fn a_task_that_waits_for_another_is_excused_and_that_one_is_not() {
+    let world = world();
+    let (parent, child) = parent_and_child(&world);
+    wait_for_health(&world, &child.id, Health::Stalled);
+    let_time_pass(&world);
+    let_time_pass(&world);
+    assert_eq!(world.get(&parent).health, Health::Ok);
+    world.stop(&stop_of(&child.id));
+    // Now it has nothing to wait for.
+    wait_for_health(&world, &parent, Health::Stalled);
+}
+
+// proves R7, D1
+#[test]
+fn what_is_stalled_and_what_is_excused_survives_the_daemon() {
+    let world = world();
+    let (parent, child) = parent_and_child(&world);
+    let before = wait_for_health(&world, &child.id, Health::Stalled);
+    world.kill_daemon();
+    let after = world.get(&child.id);
+    assert_eq!((after.health, &after.stall), (Health::Stalled, &before.stall));
+    assert_eq!(times(&world, &child.id, "task.stalled"), 1);
+    let_time_pass(&world);
+    let_time_pass(&world);
+    assert_eq!(world.get(&parent).health, Health::Ok);
+    world.stop(&stop_of(&child.id));
+    wait_for_health(&world, &parent, Health::Stalled);
+}
+
+// proves R7
+#[test]
+fn a_task_is_found_stalled_without_a_daemon() {
+    let world = world();
+    let id = world.run_detached(["--stall", "300ms", "--", "sleep", FOREVER]);
+    world.kill_daemon();
+    // Sleeps because nobody can be asked: whoever asks starts a daemon.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let task = wait_for_health(&world, &id, Health::Stalled);
+    assert_eq!(task.status, Status::Running);
+    assert_eq!(times(&world, &id, "task.stalled"), 1);
+    let begun = world.events().into_iter().rfind(|event| event.kind == "daemon.started").unwrap();
+    assert!(task.stall.unwrap().since < begun.at, "its shim saw it, and told it afterwards");
+}
+
+// proves R7
+#[test]
+fn nobody_looks_who_was_not_asked_and_too_often_is_refused() {
+    let world = world();
+    let id = world.run_detached(["sleep", FOREVER]);
+    let_time_pass(&world);
+    let task = world.get(&id);
+    assert_eq!((task.health, task.clocks.stall), (Health::Ok, None));
+    let stall = Some(StallParams { after_ms: 99, policy: OnStall::Tell });
+    let params = StartParams { stall, ..world.start_params(&["true"]) };
+    let error = refused(world.client().call::<TaskStart>(&params));
+    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("stall")));
+    assert_eq!(error.message, "more often than every 100 ms nobody looks");
+}
