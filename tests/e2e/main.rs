@@ -14,6 +14,7 @@ mod bad_days;
 mod bad_disks;
 mod brief;
 mod clocks;
+mod config;
 mod crash;
 mod crash_points;
 mod detach;

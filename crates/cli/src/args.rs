@@ -1,5 +1,8 @@
 //! The command line, defined once: parsing, help and completions all come from here. Nothing is done here.
 
+mod config;
+mod limits;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +10,8 @@ use std::time::Duration;
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use self::config::{ConfigAction, ConfigArgs};
+pub(crate) use self::limits::{Limit, limit};
 use crate::duration::{parse as duration, parse_size as size};
 use crate::keys::{Key, parse as key};
 
@@ -109,6 +114,12 @@ verbs! {
   belay status --json";
     "doctor" Doctor(DoctorArgs), "Look for what is wrong, and say what to do",
     "  belay doctor";
+    "config" Config(ConfigArgs), "Show the settings and where each comes from, and change them",
+    "  belay config                                all of them
+  belay config set defaults.timeout 30m       for every task from now on that does not say otherwise
+  belay config set hooks.on_end '[\"notify-send\", \"a task ended\"]'
+  belay config unset defaults.timeout
+  $EDITOR \"$(belay config path)\"";
     "completions" Completions(CompletionsArgs), "Print completions for a shell",
     "  belay completions bash > ~/.local/share/bash-completion/completions/belay
   belay completions zsh > ~/.zfunc/_belay
@@ -153,21 +164,21 @@ pub(crate) struct RunArgs {
     /// Set a variable in its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<OsString>,
-    /// Stop it when it has run so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) timeout: Option<Duration>,
-    /// What the timeout does while somebody waits for it
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTimeout::Stop, requires = "timeout")]
-    pub(crate) on_timeout: OnTimeout,
+    /// Stop it when it has run so long; `none` for no limit although a setting gives one
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    pub(crate) timeout: Option<Limit>,
+    /// What the timeout does while somebody waits for it; stop, unless a setting says otherwise
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) on_timeout: Option<OnTimeout>,
     /// What happens to it when this command dies without a word
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnDisconnect::Detach)]
     pub(crate) on_disconnect: OnDisconnect,
-    /// Stop it when it has been detached so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) ttl: Option<Duration>,
-    /// Stop it when it has written nothing for so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) silence: Option<Duration>,
+    /// Stop it when it has been detached so long, or `none`
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    pub(crate) ttl: Option<Limit>,
+    /// Stop it when it has written nothing for so long, or `none`
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    pub(crate) silence: Option<Limit>,
     /// How long it may take to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,

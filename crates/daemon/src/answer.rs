@@ -177,6 +177,8 @@ impl<W: World> Core<W> {
             Call::DaemonDoctor(_) => self.daemon_doctor(caller),
             Call::DaemonStop(params) => self.daemon_stop(caller, &params),
             Call::DaemonGc(params) => self.daemon_gc(caller, &params),
+            Call::ConfigGet(params) => self.config_get(caller, &params),
+            Call::ConfigSet(params) => self.config_set(caller, &params),
             Call::TaskStart(params) => self.task_start(caller, *params),
             Call::TaskGet(params) => self.task_get(caller, &params),
             Call::TaskList(params) => self.task_list(caller, &params),

@@ -1,13 +1,18 @@
-//! The daemon's settings and bounds, in one place. Reading the environment is done by whoever starts it.
+//! The daemon's bounds, and its settings as the rest of it uses them. Where they come from is `settings`' matter.
 
 use std::path::PathBuf;
 use std::time::Duration;
+
+use belay_protocol::daemon::ContainmentInfo;
+
+use crate::defaults::Defaults;
+use crate::settings::{Found, Hook, Settings};
 
 /// Bounds that no setting changes; what happens at each is written beside it.
 pub mod bounds {
     /// Beyond it a new connection is told `busy` and closed.
     pub const CLIENTS: usize = 512;
-    /// Beyond it a start is refused with `busy`.
+    /// Beyond it a start is refused with `busy`; `daemon.max_tasks` may be less.
     pub const LIVE_TASKS: usize = 10_000;
     /// Beyond it a client is not read from until it has read: others are served meanwhile.
     pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
@@ -75,6 +80,14 @@ impl Default for Retention {
     }
 }
 
+/// What a session gets that does not say otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionDefaults {
+    pub lease_ms: Option<u64>,
+    pub grace_ms: Option<u64>,
+    pub max_tasks: Option<u64>,
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub home: PathBuf,
@@ -82,13 +95,56 @@ pub struct Config {
     /// None: never leave.
     pub idle_exit: Option<Duration>,
     pub retention: Retention,
-    pub containment: belay_protocol::daemon::ContainmentInfo,
-    pub output_limit_bytes: u64,
+    pub containment: ContainmentInfo,
+    pub max_tasks: usize,
+    /// For tasks whose start does not say otherwise.
+    pub defaults: Defaults,
+    pub session: SessionDefaults,
+    /// Run when a task has ended.
+    pub on_end: Option<Hook>,
+    /// Where all of it comes from.
+    pub settings: Settings,
 }
 
 impl Config {
-    pub const DEFAULT_OUTPUT_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
     pub const DEFAULT_IDLE_EXIT: Duration = Duration::from_mins(30);
+
+    pub fn new(
+        home: PathBuf,
+        runtime_dir: PathBuf,
+        containment: ContainmentInfo,
+        settings: Settings,
+    ) -> Self {
+        let mut config = Self {
+            home,
+            runtime_dir,
+            idle_exit: settings.idle_exit(),
+            retention: Retention::default(),
+            containment,
+            max_tasks: bounds::LIVE_TASKS,
+            defaults: Defaults::default(),
+            session: SessionDefaults::default(),
+            on_end: None,
+            settings,
+        };
+        config.apply();
+        config
+    }
+
+    /// What the file says now; a file that is wrong changes nothing.
+    pub(crate) fn take_over(&mut self, found: &Found) {
+        self.settings.take_over(found);
+        self.apply();
+    }
+
+    /// Those that may change while the daemon runs.
+    fn apply(&mut self) {
+        self.retention = self.settings.retention();
+        self.max_tasks = self.settings.max_tasks();
+        self.defaults = self.settings.defaults();
+        self.session = self.settings.session();
+        self.on_end = self.settings.on_end();
+    }
 
     pub fn task_dir(&self, id: &str) -> PathBuf {
         self.home.join("tasks").join(id)

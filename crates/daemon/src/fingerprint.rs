@@ -24,6 +24,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         on_disconnect,
         ttl_ms,
         silence_ms,
+        no_limits,
         grace_ms,
         output_limit_bytes,
         token: _,
@@ -34,11 +35,14 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     } = params;
     let parts =
         (command, cwd, set_env, name, (stdin, merge), detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
-    let policy = (on_timeout, on_disconnect);
+    let policy = (on_timeout.unwrap_or_default(), on_disconnect);
     let mut text = serde_json::to_vec(&(parts, output_limit_bytes, parent, policy)).unwrap_or_default();
     // Behind the rest, so that starts without one have the hash that earlier daemons noted for them.
     if let Some(size) = pty {
         text.extend(serde_json::to_vec(size).unwrap_or_default());
+    }
+    if !no_limits.is_empty() {
+        text.extend(serde_json::to_vec(no_limits).unwrap_or_default());
     }
     keyed(key, &text)
 }

@@ -1,5 +1,6 @@
 //! What each method does, a file a noun. Reading parameters and finding the handler is `answer`'s work.
 
+mod config;
 mod daemon;
 mod event;
 mod output;

@@ -6,6 +6,7 @@ mod answer;
 mod commit;
 pub mod config;
 pub mod core;
+pub mod defaults;
 mod doc;
 pub mod event;
 mod fingerprint;
@@ -19,6 +20,7 @@ mod lines;
 mod pool;
 mod record;
 mod retention;
+pub mod settings;
 mod stray;
 pub mod world;
 

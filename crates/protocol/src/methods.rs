@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorKind, RpcError};
-use crate::{daemon, event, output, shell, task};
+use crate::{config, daemon, event, output, shell, task};
 
 /// One method: a name and the types that go with it.
 pub trait Method {
@@ -80,6 +80,10 @@ methods! {
     DaemonStop = "daemon/stop" (daemon::StopParams) -> daemon::StopDaemonResult;
     /// Remove what the rules of retention no longer keep.
     DaemonGc = "daemon/gc" (daemon::GcParams) -> daemon::GcResult;
+    /// The settings: what counts now, and where each comes from.
+    ConfigGet = "config/get" (config::GetParams) -> config::GetResult;
+    /// Writes one setting into the file, or takes it out, and lets it count at once where that can be.
+    ConfigSet = "config/set" (config::SetParams) -> config::SetResult;
     /// Start a command as a task.
     TaskStart = "task/start" (task::StartParams) -> task::TaskInfo;
     /// One task, with its processes.

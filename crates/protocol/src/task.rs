@@ -1,5 +1,6 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
+mod limits;
 mod wait;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, Survi
 use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
+pub use limits::NoLimit;
 pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
 
 /// What to run: `argv`, or a `line` for a shell.
@@ -109,8 +111,8 @@ pub struct StartParams {
     /// For the foreground; if it is detached from the start, for the whole run.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    #[serde(default)]
-    pub on_timeout: OnTimeout,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnTimeout>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
     /// Counts from the moment nobody waits.
@@ -118,6 +120,9 @@ pub struct StartParams {
     pub ttl_ms: Option<u64>,
     #[serde(default)]
     pub silence_ms: Option<u64>,
+    /// Clocks that it shall not have although a setting gives one to every task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub no_limits: Vec<NoLimit>,
     #[serde(default)]
     pub grace_ms: Option<u64>,
     #[serde(default)]

@@ -1,4 +1,7 @@
-//! Every environment variable that Belay reads or sets, once, with its meaning.
+//! Every environment variable that Belay reads or sets, once, with its meaning; and the name of the file of settings.
+
+/// In the home. What is set by a variable counts before what is set in there.
+pub const CONFIG_FILE: &str = "config.toml";
 
 /// Where the state lives: journal, output, log. Default: `$XDG_STATE_HOME/belay`, else `~/.local/state/belay`.
 pub const HOME: &str = "BELAY_HOME";

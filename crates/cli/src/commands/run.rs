@@ -8,9 +8,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams, TaskInfo};
+use belay_protocol::task::{AnswerWhen, Command, NoLimit, OnDisconnect, OnTimeout, StartParams, TaskInfo};
 
-use crate::args::{self, RunArgs};
+use crate::args::{self, Limit, RunArgs};
 use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::duration::millis;
@@ -75,6 +75,10 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         _ => Ok(token),
     })?;
     let parent = caller::parent();
+    let clocks =
+        [(args.timeout, NoLimit::Timeout), (args.ttl, NoLimit::Ttl), (args.silence, NoLimit::Silence)];
+    let no_limits = clocks.into_iter().filter(|(said, _)| *said == Some(Limit::None)).map(|(_, name)| name);
+    let no_limits = no_limits.collect();
     Ok(StartParams {
         command,
         cwd: caller::directory(args.cwd.as_deref())?.into_os_string().into(),
@@ -88,17 +92,18 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         merge: args.merge,
         pty: args.pty.then(live::size_for_task),
         detached: args.detach,
-        timeout_ms: args.timeout.map(millis),
-        on_timeout: match args.on_timeout {
+        timeout_ms: args.timeout.and_then(Limit::ms),
+        on_timeout: args.on_timeout.map(|what| match what {
             args::OnTimeout::Stop => OnTimeout::Stop,
             args::OnTimeout::Detach => OnTimeout::Detach,
-        },
+        }),
         on_disconnect: match args.on_disconnect {
             args::OnDisconnect::Detach => OnDisconnect::Detach,
             args::OnDisconnect::Stop => OnDisconnect::Stop,
         },
-        ttl_ms: args.ttl.map(millis),
-        silence_ms: args.silence.map(millis),
+        ttl_ms: args.ttl.and_then(Limit::ms),
+        silence_ms: args.silence.and_then(Limit::ms),
+        no_limits,
         grace_ms: args.grace.map(millis),
         output_limit_bytes: args.output_limit,
         token: Some(token),

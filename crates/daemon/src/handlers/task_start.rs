@@ -17,6 +17,7 @@ use super::terminal::{TERM, check_size};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::{Core, Task};
+use crate::defaults;
 use crate::doc::{Entry, TaskDoc};
 use crate::fingerprint;
 use crate::follow::Follow;
@@ -75,9 +76,9 @@ impl<W: World> Core<W> {
             Some(command) => lines::detached(params, command),
             None => params,
         };
-        if self.tasks.len() >= bounds::LIVE_TASKS {
-            let message =
-                format!("{} tasks are live, which is the most this daemon holds", bounds::LIVE_TASKS);
+        self.refresh_settings();
+        if self.tasks.len() >= self.config.max_tasks {
+            let message = format!("{} tasks are live, and daemon.max_tasks allows no more", self.tasks.len());
             return Err(RpcError::new(ErrorKind::Busy, message).hint("stop some, or wait for some to end"));
         }
         let parent = self.proven_parent(&params)?;
@@ -233,12 +234,13 @@ impl<W: World> Core<W> {
         let id = TaskId::from_random(Kind::Shell, self.random()?);
         let secret: [u8; 16] = self.random()?;
         let secret = fingerprint::hex(&secret);
+        let limits = defaults::resolve(params, &[&self.config.defaults]);
         let clocks = Clocks {
-            timeout_ms: params.timeout_ms,
-            on_timeout: params.on_timeout,
-            ttl_ms: params.ttl_ms,
-            silence_ms: params.silence_ms,
-            grace_ms: params.grace_ms.unwrap_or(Policy::DEFAULT_GRACE_MS),
+            timeout_ms: limits.timeout_ms,
+            on_timeout: limits.on_timeout,
+            ttl_ms: limits.ttl_ms,
+            silence_ms: limits.silence_ms,
+            grace_ms: limits.grace_ms,
             kill_ms: Policy::DEFAULT_KILL_MS,
         };
         let doc = TaskDoc {
@@ -287,7 +289,7 @@ impl<W: World> Core<W> {
             pty: params.pty,
             detached: params.detached,
             clocks,
-            output_limit_bytes: params.output_limit_bytes.unwrap_or(self.config.output_limit_bytes),
+            output_limit_bytes: limits.output_limit_bytes,
             memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
             hurry: params.answer == AnswerWhen::Started,
             stop: None,
@@ -381,6 +383,7 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
     for (field, limit) in clocks {
         check_clock(field, limit)?;
     }
+    defaults::check(params)?;
     if let Some(size) = params.pty {
         check_size("pty", size)?;
     }

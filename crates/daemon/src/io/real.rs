@@ -13,6 +13,8 @@ use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
 use belay_record::{EndFile, LogReader, MemoryLog};
 
+use super::settings_file;
+use crate::settings::{Found, Stamp};
 use crate::world::{CrashPoint, World};
 
 #[derive(Debug)]
@@ -82,6 +84,18 @@ impl World for RealWorld {
         let entries = std::fs::read_dir(runtime_dir.join("s")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         names.filter_map(|name| name.strip_suffix(".sock").map(str::to_owned)).collect()
+    }
+
+    fn settings_stamp(&self, path: &Path) -> Option<Stamp> {
+        settings_file::stamp(path)
+    }
+
+    fn settings_file(&self, path: &Path) -> io::Result<Found> {
+        settings_file::read(path)
+    }
+
+    fn write_settings(&self, path: &Path, text: &[u8]) -> io::Result<()> {
+        settings_file::write(path, text)
     }
 
     fn find_program(&self, name: &OsStr, path: &[u8]) -> Option<PathBuf> {

@@ -20,10 +20,11 @@ use belay_protocol::vars;
 use super::dirs::{self, Claim};
 use super::real::RealWorld;
 use super::run::{Hub, ShimRecipe, now};
-use super::settings::Settings;
+use super::settings_file;
 use super::shims;
 use crate::config::Config;
 use crate::core::Core;
+use crate::settings::{Key, Settings};
 
 /// How long whoever starts a daemon waits for it: adopting a thousand tasks takes two seconds.
 const START_MS: u64 = 30_000;
@@ -34,9 +35,8 @@ const COULD_NOT_START: u8 = 4;
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     // Whatever the first command had open is none of a daemon's business, and would stay open with it.
     let _ = fds::close_from(3);
-    let settings = Settings::read(|name| std::env::var_os(name)).map_err(|error| error.to_string());
-    let started = settings.and_then(|settings| {
-        let (home, runtime_dir) = directories(args)?;
+    let started = directories(args).and_then(|(home, runtime_dir)| {
+        let settings = settings(&home)?;
         refuse_inside_task(&home)?;
         match daemonize().map_err(|error| format!("no daemon could be started: {error}"))? {
             Forked::Parent(child) => match child.wait(START_MS) {
@@ -58,6 +58,15 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 const READY: &str = "ready";
+
+/// The settings, checked: a wrong one is told before anything is started.
+fn settings(home: &Path) -> Result<Settings, String> {
+    let path = home.join(vars::CONFIG_FILE);
+    let found = settings_file::read(&path)
+        .map_err(|error| format!("the settings in {} cannot be read: {error}", path.display()))?;
+    let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    Settings::read(home, &found, get).map_err(|error| error.to_string())
+}
 
 /// A daemon that a task started would be in the task's tree, and die with it.
 fn refuse_inside_task(home: &Path) -> Result<(), String> {
@@ -118,18 +127,11 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     let rlimits = fds::raise_nofile().map(|before: Rlimit| vec![before]).unwrap_or_default();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
     let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
-    let containment = containment(home, settings.cgroup);
-    let config = Config {
-        home: home.to_owned(),
-        runtime_dir: runtime_dir.to_owned(),
-        idle_exit: settings.idle_exit,
-        retention: settings.retention,
-        containment: containment.clone(),
-        output_limit_bytes: Config::DEFAULT_OUTPUT_LIMIT_BYTES,
-    };
-    let crash_at = settings.crash_at.map(|(point, count)| (point, std::cell::Cell::new(count)));
-    let mut core = Core::new(RealWorld { crash_at, user: OnceCell::new() }, config, journal, now())
-        .map_err(|error| explain(&error))?;
+    let containment = containment(home, &settings);
+    let config = Config::new(home.to_owned(), runtime_dir.to_owned(), containment.clone(), settings);
+    let mut core =
+        Core::new(RealWorld { crash_at: crash_at(), user: OnceCell::new() }, config, journal, now())
+            .map_err(|error| explain(&error))?;
     for notice in notices {
         let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
         core.notice(notice.what, hint.as_deref().unwrap_or_default());
@@ -185,10 +187,17 @@ fn bind(socket: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
     Ok(listener)
 }
 
-fn containment(home: &Path, wanted: bool) -> ContainmentInfo {
+/// Where tests of recovery want this daemon to end itself, and how often it may pass there.
+fn crash_at() -> Option<(String, std::cell::Cell<u32>)> {
+    let value = std::env::var_os(vars::CRASH_AT)?.to_string_lossy().into_owned();
+    let (point, count) = value.split_once(':').unwrap_or((&value, "0"));
+    Some((point.to_owned(), std::cell::Cell::new(count.parse().unwrap_or(0))))
+}
+
+fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
     let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
-    if !wanted {
-        let why = format!("cgroups are switched off by {}", vars::CGROUP);
+    if !settings.cgroup() {
+        let why = format!("cgroups are switched off by {}", settings.source(Key::Cgroup));
         return ContainmentInfo { kind: "subreaper".to_owned(), layout: "off".to_owned(), cgroup: None, why };
     }
     let Probe { layout, usable, why, .. } = probe(&name);

@@ -244,7 +244,7 @@ impl Sim {
         let mut params = start_params("simulated");
         params.detached = rng.percent(50);
         params.timeout_ms = rng.pick(&[None, None, Some(1), Some(700), Some(4_000)]);
-        params.on_timeout = rng.pick(&[OnTimeout::Stop, OnTimeout::Detach]);
+        params.on_timeout = Some(rng.pick(&[OnTimeout::Stop, OnTimeout::Detach]));
         params.on_disconnect = rng.pick(&[OnDisconnect::Detach, OnDisconnect::Detach, OnDisconnect::Stop]);
         params.ttl_ms = rng.pick(&[None, None, Some(900), Some(5_000)]);
         params.silence_ms = rng.pick(&[None, None, None, Some(100), Some(2_500)]);
@@ -354,11 +354,12 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         merge: false,
         pty: None,
         detached: false,
-        on_timeout: OnTimeout::Stop,
+        on_timeout: None,
         on_disconnect: OnDisconnect::Detach,
         timeout_ms: None,
         ttl_ms: None,
         silence_ms: None,
+        no_limits: Vec::new(),
         grace_ms: None,
         output_limit_bytes: None,
         token: None,
