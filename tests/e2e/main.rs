@@ -23,6 +23,7 @@ mod failures;
 mod flood;
 mod foreground;
 mod grep;
+mod held;
 mod hostile;
 mod lines;
 mod lost;

@@ -82,6 +82,7 @@ impl FakeShim {
             process: ProcessId { pid: shim.pid, start_ticks: shim.start_ticks },
             cgroup: held.cgroup.clone(),
             task: Some(task.id.clone()),
+            queued: false,
             spec: None,
             memory: None,
         });

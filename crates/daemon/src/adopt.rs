@@ -1,8 +1,9 @@
 //! Death and rebirth: finding the tasks of an earlier daemon again, and dealing with shims that are gone.
 
-use belay_model::{Event, Level, State, step};
+use belay_model::{Level, State};
 use belay_protocol::life::{End, Order, OutputInfo, StartError, StartStage};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
+use belay_protocol::task::Status;
 use belay_record::convert::{Wire as _, policy_from_wire};
 use serde_json::{Map, json};
 
@@ -55,6 +56,7 @@ impl<W: World> Core<W> {
         let id = entry.id.clone();
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);
+        let queued = entry.doc.status == Status::Queued;
         let shim_doc = entry.doc.shim.clone();
         let same_boot = entry.doc.boot == self.boot;
         let mut task = Task::new(entry, state, policy);
@@ -64,11 +66,13 @@ impl<W: World> Core<W> {
             let error = StartError { stage: StartStage::Holder, errno: 0, message };
             return self.end_unstarted(&id, End::Spawn { error });
         };
-        task.state = step(&policy, task.state, Event::Admitted).state;
+        task.begin_again(queued);
         if !same_boot {
             self.tasks.insert(id.clone(), task);
             if !self.end_from_file(&id) {
-                self.lose_task(&id, "the machine was restarted while it ran".to_owned(), Vec::new());
+                let meanwhile = if queued { "waited for its turn" } else { "ran" };
+                let known = format!("the machine was restarted while it {meanwhile}");
+                self.lose_task(&id, known, Vec::new());
             }
             return;
         }
@@ -90,15 +94,15 @@ impl<W: World> Core<W> {
         if let Some(task) = self.shims.get(&shim).and_then(|shim| shim.task.clone())
             && let Some(task) = self.tasks.get_mut(&task)
         {
-            task.applied = 0;
-            task.state = step(&task.policy, State::new(task.entry.doc.detached), Event::Admitted).state;
+            task.begin_again(task.entry.doc.status == Status::Queued);
         }
         let hello = ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 };
         self.actions.push(Action::ToShim { shim, message: hello });
     }
 
-    /// A shim that was reached for has answered: it holds the task, or never got it.
-    pub(crate) fn shim_found(&mut self, shim_id: ShimId, holds: Option<String>) {
+    /// A shim that was reached for has answered: it holds the task, or never got it. Whether the task waits for its turn only
+    /// the shim knows: it may not have heard that it was admitted.
+    pub(crate) fn shim_found(&mut self, shim_id: ShimId, holds: Option<String>, queued: bool) {
         let Some(shim) = self.shims.get_mut(&shim_id) else { return };
         let Some(task) = shim.task.clone() else { return };
         if holds.as_deref() == Some(task.as_str()) {
@@ -106,6 +110,11 @@ impl<W: World> Core<W> {
             shim.tries = 0;
             if let Some(order) = shim.stop.take() {
                 self.actions.push(Action::ToShim { shim: shim_id, message: ToShim::Stop { order } });
+            }
+            if queued && let Some(held) = self.tasks.get_mut(&task) {
+                held.begin_again(true);
+                held.entry.doc.status = Status::Queued;
+                self.changed.push(task.clone());
             }
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
             self.emit("task.adopted", Some((&task, &session)), Map::new());
@@ -276,8 +285,7 @@ impl<W: World> Core<W> {
         };
         if let Some(task) = self.tasks.get_mut(id) {
             task.shim = None;
-            task.applied = 0;
-            task.state = step(&task.policy, State::new(task.entry.doc.detached), Event::Admitted).state;
+            task.begin_again(false);
         }
         for item in file.life {
             self.apply_life(id, item);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use belay_journal::{Batch, Journal};
-use belay_model::{Policy, State, StopOrder};
+use belay_model::{Policy, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
@@ -135,6 +135,15 @@ impl Task {
             memory: None,
             pending: Vec::new(),
             follows: Vec::new(),
+        }
+    }
+
+    /// Its life is going to be told from the first event on, to one that waits for its turn or is being started.
+    pub(crate) fn begin_again(&mut self, queued: bool) {
+        self.applied = 0;
+        self.state = State::new(self.entry.doc.detached);
+        if !queued {
+            self.state = step(&self.policy, self.state.clone(), belay_model::Event::Admitted).state;
         }
     }
 }

@@ -56,9 +56,9 @@ impl<W: World> Core<W> {
             return;
         }
         if shim.stray {
-            self.stray_found(id, hello.task, hello.spec);
+            self.stray_found(id, hello.task, hello.spec, hello.queued);
         } else if shim.stage == ShimStage::Coming && shim.task.is_some() {
-            self.shim_found(id, hello.task);
+            self.shim_found(id, hello.task, hello.queued);
         }
         self.output_lies(id, memory);
         self.terminal_is(id, pty);
@@ -395,7 +395,8 @@ fn describe(
             more.extend(object(json!(stopping.cause.to_wire())));
             Some(("task.stopping", more))
         }
-        LifeEvent::Detach { .. } if matches!(state, State::Running(_)) => Some(("task.detached", detached)),
+        // It may have been detached while it waited for its turn.
+        LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => Some(("task.detached", detached)),
         LifeEvent::SpawnFailed { .. }
         | LifeEvent::TreeEmpty
         | LifeEvent::Detach { .. }

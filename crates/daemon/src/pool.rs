@@ -1,9 +1,13 @@
 //! The pool of shims: a few stand ready, used ones come back when they are clean, and a start takes the warmest.
 
-use belay_model::{Event, step};
+#[cfg(test)]
+mod tests;
+
+use belay_model::{Event, State, step};
 use belay_protocol::life::{End, OutputInfo, StartError, StartStage};
 use belay_protocol::shim::{EndRecord, ProcessId, SHIM_PROTOCOL, ToShim};
 use belay_protocol::task::Status;
+use belay_record::convert::status;
 
 use crate::config::bounds;
 use crate::core::{Core, Phase, Shim, ShimStage};
@@ -103,20 +107,23 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Takes a ready shim for a task that is about to be recorded, and names it in the record.
-    pub(crate) fn take_ready(&mut self, entry: &mut Entry) -> Option<ShimId> {
+    /// Takes a ready shim for a task that is about to be recorded, and names it in the record. What the shim shall hold until
+    /// it is admitted stays queued: as long as the record says so, nothing can have been spawned.
+    pub(crate) fn take_ready(&mut self, entry: &mut Entry, held: bool) -> Option<ShimId> {
         let id = self.ready.pop()?;
         let shim = self.shims.get(&id)?;
         let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
         entry.doc.shim = Some(ShimDoc { name, process: shim.process?, cgroup });
-        entry.doc.status = Status::Starting;
+        entry.doc.status = if held { Status::Queued } else { Status::Starting };
         Some(id)
     }
 
     /// A task that waited gets its shim: durable first, then the start.
     fn hand_over(&mut self, task_id: &str) {
-        let Some(mut entry) = self.tasks.get(task_id).map(|task| task.entry.clone()) else { return };
-        let Some(shim) = self.take_ready(&mut entry) else { return };
+        let Some(task) = self.tasks.get(task_id) else { return };
+        let held = task.start.as_ref().is_some_and(|start| start.held);
+        let mut entry = task.entry.clone();
+        let Some(shim) = self.take_ready(&mut entry, held) else { return };
         self.put(&entry);
         if let Some(task) = self.tasks.get_mut(task_id) {
             task.entry = entry;
@@ -138,11 +145,29 @@ impl<W: World> Core<W> {
         shim.task = Some(task_id.to_owned());
         shim.watched = watched;
         task.shim = Some(shim_id);
-        task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
+        if !start.held {
+            task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
+        }
         if shim.watched {
             self.actions.push(Action::ToShim { shim: shim_id, message: ToShim::Watch { on: true } });
         }
         self.actions.push(Action::ToShim { shim: shim_id, message: ToShim::Start(start) });
         self.actions.push(Action::Reach(CrashPoint::AfterStart));
+    }
+
+    /// Lets a task begin that its shim holds: durable first, then it is said. One whose shim cannot be reached now stays
+    /// queued; when the shim answers, that is seen again in [`Self::shim_found`].
+    pub(crate) fn admit(&mut self, task_id: &str) {
+        let Some(task) = self.tasks.get_mut(task_id) else { return };
+        let (Some(id), State::Queued { .. }) = (task.shim, &task.state) else { return };
+        if self.shims.get(&id).is_none_or(|shim| shim.stage != ShimStage::Holding) {
+            return;
+        }
+        task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
+        task.entry.doc.status = status(&task.state);
+        self.changed.push(task_id.to_owned());
+        let message = ToShim::Admit { task: task_id.to_owned() };
+        self.durable.push(Action::ToShim { shim: id, message });
+        self.durable.push(Action::Reach(CrashPoint::AfterStart));
     }
 }

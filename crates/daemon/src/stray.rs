@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use belay_journal::EventRow;
-use belay_model::{Event, State, TaskId, step};
+use belay_model::{State, TaskId};
 use belay_protocol::shim::{Spec, ToShim};
 use belay_protocol::task::{Status, TaskKind};
 use belay_record::convert::policy_from_wire;
@@ -40,7 +40,13 @@ impl<W: World> Core<W> {
 
     /// A stray has answered. An idle one is let go; one whose end is in the journal, or was, may forget it; any other
     /// holds a task that is taken into the journal now.
-    pub(crate) fn stray_found(&mut self, id: ShimId, task: Option<String>, spec: Option<Box<Spec>>) {
+    pub(crate) fn stray_found(
+        &mut self,
+        id: ShimId,
+        task: Option<String>,
+        spec: Option<Box<Spec>>,
+        queued: bool,
+    ) {
         let Some(shim) = self.shims.get_mut(&id) else { return };
         shim.stray = false;
         shim.stage = ShimStage::Holding;
@@ -48,7 +54,11 @@ impl<W: World> Core<W> {
             (Some(task), _) if self.entry(&task).is_ok() || self.was_removed(&task) => {
                 self.actions.push(Action::ToShim { shim: id, message: ToShim::Ack { task } });
             }
-            (Some(task), Some(spec)) => self.take_in(id, task, *spec),
+            (Some(task), Some(spec)) => {
+                self.take_in(id, &task, *spec, queued);
+                // Nobody knows any more what it waited for: it waits no longer.
+                self.admit(&task);
+            }
             _ => {
                 self.shims.remove(&id);
                 self.actions.push(Action::DropShim { shim: id });
@@ -65,10 +75,10 @@ impl<W: World> Core<W> {
         page.is_ok_and(|page| page.events.iter().any(is_it))
     }
 
-    fn take_in(&mut self, shim_id: ShimId, task_id: String, spec: Spec) {
+    fn take_in(&mut self, shim_id: ShimId, task_id: &str, spec: Spec, queued: bool) {
         let Some(shim) = self.shims.get_mut(&shim_id) else { return };
         let Some(process) = shim.process else { return };
-        shim.task = Some(task_id.clone());
+        shim.task = Some(task_id.to_owned());
         let command = match (spec.is_shell, spec.argv.get(2)) {
             (true, Some(line)) => line.to_text_lossy().into_owned(),
             _ => typed(&spec.argv),
@@ -91,11 +101,11 @@ impl<W: World> Core<W> {
             leader: None,
             leader_exit: None,
             seen: 0,
-            status: Status::Starting,
+            status: if queued { Status::Queued } else { Status::Starting },
             end: None,
         };
         let entry = Entry {
-            id: task_id.clone(),
+            id: task_id.to_owned(),
             number: self.next_task_number(),
             token: None,
             session: Self::STANDING_SESSION.to_owned(),
@@ -105,13 +115,14 @@ impl<W: World> Core<W> {
             doc,
         };
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
-        let state = step(&policy, State::new(entry.doc.detached), Event::Admitted).state;
+        let state = State::new(entry.doc.detached);
         self.put(&entry);
         let told = json!({ "command": entry.doc.command, "found": "its shim was running and the journal did not know it" });
-        self.emit("task.created", Some((&task_id, &entry.session)), object(told));
-        self.emit("task.adopted", Some((&task_id, &entry.session)), object(json!({})));
+        self.emit("task.created", Some((task_id, &entry.session)), object(told));
+        self.emit("task.adopted", Some((task_id, &entry.session)), object(json!({})));
         self.notice(format!("task {task_id} was running and not in the journal: taken in"), "");
-        let task = Task { shim: Some(shim_id), ..Task::new(entry, state, policy) };
-        self.tasks.insert(task_id, task);
+        let mut task = Task { shim: Some(shim_id), ..Task::new(entry, state, policy) };
+        task.begin_again(queued);
+        self.tasks.insert(task_id.to_owned(), task);
     }
 }

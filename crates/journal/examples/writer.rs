@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..EventRow::default()
         };
         let events = (last + 1..=last + EVENTS_A_BATCH).map(event).collect();
-        let mut batch = Batch { put: vec![row], events, removed: Vec::new() };
+        let mut batch = Batch { put: vec![row], events, ..Batch::default() };
         match number % 11 {
             0 => journal.commit(&batch)?,
             5 => {

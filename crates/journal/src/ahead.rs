@@ -20,7 +20,7 @@ pub(crate) const AHEAD_NAME: &str = "journal.ahead";
 /// More than this is not noted before it goes into the database.
 const MOST_BYTES: u64 = 1024 * 1024;
 
-const MAGIC: &[u8; 8] = b"belayah1";
+const MAGIC: &[u8; 8] = b"belayah2";
 /// The magic, the record's number, the round.
 const HEAD_BYTES: usize = 24;
 /// Length and checksum of what follows, which begins with the round.
@@ -190,7 +190,7 @@ mod tests {
         Batch {
             put: vec![TaskRow { id: format!("sh-{number}"), number, body, ..TaskRow::default() }],
             events: vec![EventRow { seq: number, ..EventRow::default() }],
-            removed: Vec::new(),
+            ..Batch::default()
         }
     }
 

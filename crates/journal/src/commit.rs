@@ -6,10 +6,10 @@ use rusqlite::{Connection, OptionalExtension, ffi};
 
 use crate::ahead::Noted;
 use crate::journal::Totals;
-use crate::meta;
 use crate::row::{Batch, EventRow, TaskRow, Unsigned, unsigned};
 use crate::salvage::LOST_KIND;
 use crate::{Error, Field, Journal};
+use crate::{doc, meta};
 
 /// Why a batch was not written, before the path is known.
 pub(crate) enum Refused {
@@ -199,6 +199,9 @@ fn write_rows(step: &Connection, batch: &Batch, totals: &mut Totals) -> Result<(
     for event in &batch.events {
         append(step, event)?;
         totals.last_event = event.seq;
+    }
+    for row in &batch.docs {
+        doc::write(step, row)?;
     }
     if totals.last_event > totals.event_mark {
         totals.event_mark = totals.last_event + meta::EVENT_MARK_STEP;
@@ -391,7 +394,7 @@ mod tests {
         Batch {
             put: vec![TaskRow { id, number: seq, body: "x".repeat(body_bytes), ..TaskRow::default() }],
             events: vec![EventRow { seq, kind: "task/started".to_owned(), ..EventRow::default() }],
-            removed: Vec::new(),
+            ..Batch::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! The daemon's durable record: task documents and numbered events in one `SQLite` file.
+//! The daemon's durable record: tasks, numbered events and keyed documents in one `SQLite` file.
 //!
 //! It stores what it is given and says what it holds. It does not know the wire, the model or what a body means,
 //! and it does not decide when to expire anything: the daemon asks, by rule.
@@ -15,6 +15,7 @@ mod ahead;
 mod aside;
 mod checkpoint;
 mod commit;
+mod doc;
 mod error;
 mod expire;
 mod journal;
@@ -30,7 +31,7 @@ mod wal;
 pub use ahead::noted;
 pub use error::{Error, Field};
 pub use journal::{Journal, Notice, Opened};
-pub use row::{Batch, Counts, EventPage, EventRow, EventRule, TaskFilter, TaskRow, TaskRule};
+pub use row::{Batch, Counts, DocRow, EventPage, EventRow, EventRule, TaskFilter, TaskRow, TaskRule};
 pub use salvage::LOST_KIND;
 pub use schema::VERSION;
 

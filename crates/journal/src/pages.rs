@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::row::{EventRow, TaskRow};
+use crate::row::{DocRow, EventRow, TaskRow};
 
 /// The page size of every journal ever made.
 const PAGE: usize = 4096;
@@ -24,6 +24,7 @@ const MAX_ROW_BYTES: usize = 64 * 1024 * 1024;
 pub(crate) enum Found {
     Task(TaskRow),
     Event(EventRow),
+    Doc(DocRow),
     Number(String, u64),
     Secret(String, [u8; 32]),
 }
@@ -82,7 +83,8 @@ fn cell(file: &File, mut bytes: &[u8], kind: u8) -> Option<Found> {
     }
     let number = u64::try_from(varint(&mut bytes)?).ok()?;
     let values = record(&payload(file, bytes, size)?)?;
-    task(number, &values).map(Found::Task).or_else(|| event(number, &values).map(Found::Event))
+    let found = task(number, &values).map(Found::Task);
+    found.or_else(|| event(number, &values).map(Found::Event)).or_else(|| doc(&values).map(Found::Doc))
 }
 
 /// The bytes of a row, gathered from the pages it runs over into.
@@ -202,6 +204,11 @@ fn event(seq: u64, values: &[Value]) -> Option<EventRow> {
     };
     let (task, session) = (text(task).ok()?, text(session).ok()?);
     Some(EventRow { seq, at_ms: *at_ms, kind: kind.clone(), task, session, body: body.clone() })
+}
+
+fn doc(values: &[Value]) -> Option<DocRow> {
+    let [Value::Null, Value::Text(kind), Value::Text(key), Value::Text(body)] = values else { return None };
+    Some(DocRow { kind: kind.clone(), key: key.clone(), body: Some(body.clone()) })
 }
 
 fn single(values: &[Value]) -> Option<Found> {

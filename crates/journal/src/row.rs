@@ -34,6 +34,15 @@ pub struct EventRow {
     pub body: String,
 }
 
+/// One keyed document: a session, a lane, a wish. The record knows its kind and its key, and nothing of what it says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DocRow {
+    pub kind: String,
+    pub key: String,
+    /// None takes the document away.
+    pub body: Option<String>,
+}
+
 /// What is written together or not at all.
 ///
 /// Removals come first, so that a removed task's token is free for a task put in the same batch; a task that is both
@@ -45,11 +54,13 @@ pub struct Batch {
     pub events: Vec<EventRow>,
     /// Ids; those not in the record are passed over.
     pub removed: Vec<String>,
+    /// In order: the last word on a key counts.
+    pub docs: Vec<DocRow>,
 }
 
 impl Batch {
     pub fn is_empty(&self) -> bool {
-        self.put.is_empty() && self.events.is_empty() && self.removed.is_empty()
+        self.put.is_empty() && self.events.is_empty() && self.removed.is_empty() && self.docs.is_empty()
     }
 }
 

@@ -10,9 +10,10 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::commit::{self, Refused};
+use crate::doc::{self, DOC_COLUMNS};
 use crate::open::beside;
 use crate::pages::{self, Found};
-use crate::row::{self, EVENT_COLUMNS, EventRow, TASK_COLUMNS, TaskRow, Unsigned};
+use crate::row::{self, DocRow, EVENT_COLUMNS, EventRow, TASK_COLUMNS, TaskRow, Unsigned};
 use crate::tree::Table;
 use crate::{meta, schema, wal};
 
@@ -85,14 +86,20 @@ impl Saver<'_> {
             Ok(event) => self.event(&event),
             Err(_) => Ok(()),
         })?;
+        let docs = Table { name: "doc", key: "number", columns: DOC_COLUMNS };
+        let docs = docs.walk(&old, &mut |row| match doc::doc(row) {
+            Ok(doc) => self.doc(&doc),
+            Err(_) => Ok(()),
+        })?;
         self.kept.lost_tasks = named_tasks(&old);
-        Ok(tasks && events)
+        Ok(tasks && events && docs)
     }
 
     fn by_pages(&mut self, copy: &Path) -> rusqlite::Result<()> {
         pages::scan(copy, &mut |found| match found {
             Found::Task(task) => self.task(&task),
             Found::Event(event) => self.event(&event),
+            Found::Doc(doc) => self.doc(&doc),
             Found::Number(key, value) => self.number(&key, value),
             Found::Secret(key, value) if key == meta::SECRET => meta::set(self.new, meta::SECRET, value),
             Found::Secret(..) => Ok(()),
@@ -130,6 +137,13 @@ impl Saver<'_> {
             Err(Refused::Failed(error)) if !is_clash(&error) => return Err(error),
             Err(_) => {}
         }
+        Ok(())
+    }
+
+    /// What was read through the database is newer than what lies about on old pages: the first to come counts.
+    fn doc(&mut self, doc: &DocRow) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO doc (kind, key, body) VALUES (?1, ?2, ?3) ON CONFLICT (kind, key) DO NOTHING";
+        self.new.prepare_cached(sql)?.execute((&doc.kind, &doc.key, &doc.body))?;
         Ok(())
     }
 

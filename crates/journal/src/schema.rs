@@ -9,7 +9,7 @@ use rusqlite::{Connection, TransactionBehavior};
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Migration n leads from version n to version n + 1.
-pub(crate) const MIGRATIONS: &[&str] = &[V1, V2];
+pub(crate) const MIGRATIONS: &[&str] = &[V1, V2, V3];
 
 /// `task.number` and `event.seq` are the row ids: newest-first lists and replays walk the tables themselves.
 ///
@@ -47,6 +47,17 @@ CREATE TABLE event (
 
 /// No question asks for a session's tasks often enough to pay for an index at every start.
 const V2: &str = "DROP INDEX task_session;";
+
+/// Documents by kind and key. With a row id, so that a damaged file's rows are found on its pages whatever their length.
+const V3: &str = "
+CREATE TABLE doc (
+    number INTEGER PRIMARY KEY NOT NULL,
+    kind   TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    body   TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX doc_key ON doc (kind, key);
+";
 
 pub(crate) fn version(conn: &Connection) -> rusqlite::Result<i64> {
     conn.pragma_query_value(None, "user_version", |row| row.get(0))

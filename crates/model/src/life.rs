@@ -3,13 +3,13 @@
 //!
 //! There is no wildcard arm: a new event or state does not compile until every pair has been thought about.
 
-use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, StopOrder, Survivor};
+use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
 use crate::policy::{Level, OnLimit, Policy};
 
 /// Where a task stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Recorded, and waiting for a seat.
+    /// Recorded, and waiting for a seat: in the daemon, or in the memory of its shim.
     Queued {
         detached: bool,
     },
@@ -213,6 +213,11 @@ fn queued(detached: bool, event: Event) -> Step {
         Event::Detach => Step::stay(State::Queued { detached: true }),
         Event::Stop(order) => Step::end(Outcome::Cancelled { order, exit: None }),
         Event::SpawnFailed(failure) => Step::end(Outcome::NotStarted(failure)),
+        // Its holder is gone, and with it everything that was to be started: that is known for certain.
+        Event::ShimLost { known, survivors: _ } => {
+            let message = format!("it was not started: {known}");
+            Step::end(Outcome::NotStarted(SpawnFailure { stage: SpawnStage::Holder, errno: 0, message }))
+        }
         Event::Spawned
         | Event::LeaderExited(_)
         | Event::TreeEmpty
@@ -220,8 +225,7 @@ fn queued(detached: bool, event: Event) -> Step {
         | Event::ClockRanOut(_)
         | Event::BudgetRanOut { .. }
         | Event::Signalled(_)
-        | Event::Survivors(_)
-        | Event::ShimLost { .. } => Step::stay(State::Queued { detached }),
+        | Event::Survivors(_) => Step::stay(State::Queued { detached }),
     }
 }
 

@@ -27,6 +27,10 @@ pub enum ToShim {
         seen: u64,
     },
     Start(Box<Start>),
+    /// The held task may begin. Said twice, or of another task, it says nothing.
+    Admit {
+        task: String,
+    },
     Stop {
         order: Order,
     },
@@ -102,6 +106,9 @@ pub struct Start {
     /// A stop that came before the task was handed over.
     #[serde(default)]
     pub stop: Option<Order>,
+    /// It waits for its turn: the shim keeps all of this in its memory until `Admit` comes.
+    #[serde(default)]
+    pub held: bool,
 }
 
 impl std::fmt::Debug for Start {
@@ -177,6 +184,9 @@ pub struct Hello {
     pub cgroup: Option<Bytes>,
     #[serde(default)]
     pub task: Option<String>,
+    /// The task waits for its turn: `Admit` has not come.
+    #[serde(default)]
+    pub queued: bool,
     /// What the task is, for a daemon whose journal does not know it.
     #[serde(default)]
     pub spec: Option<Box<Spec>>,

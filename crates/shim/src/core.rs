@@ -1,18 +1,27 @@
 //! The shim's mind: what to do about what happened, without doing it. The loop in `run` carries the actions out and
 //! brings back the results; the simulator does the same with a virtual clock and no processes.
 
+mod deadlines;
+mod receipt;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
 use belay_model::{
-    Clock, Delivered, Effect, Event, Exit, Level, Policy, SpawnFailure, State, Step, StopOrder, Survivor,
-    step,
+    Clock, Delivered, Effect, Event, Exit, Level, Outcome, Policy, SpawnFailure, State, Step, StopOrder,
+    Survivor, step,
 };
-use belay_protocol::life::{CaptureFault, ClockName, OutputInfo, Receipt, SignalSent};
+use belay_protocol::life::{CaptureFault, ClockName, OutputInfo};
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, Start, ToShim,
 };
 use belay_protocol::task::Size;
-use belay_protocol::time::Timestamp;
 use belay_record::EndFile;
 use belay_record::convert::{Wire as _, event_to_wire, policy_from_wire};
+
+use self::deadlines::Deadlines;
+use self::receipt::StopNotes;
 
 /// The two clocks of a moment: one for telling, one for measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +70,8 @@ pub enum Action {
     Signal(Level),
     NameSurvivors,
     Finish,
-    WriteEndFile(EndFile),
+    /// Put the end into this directory.
+    WriteEndFile(PathBuf, EndFile),
     /// Make everything new for the next task, then say `Ready`.
     Recycle,
     Exit,
@@ -89,6 +99,9 @@ pub struct Core {
 #[derive(Debug)]
 struct Task {
     id: String,
+    dir: PathBuf,
+    /// Until it is spawned. It holds the environment: a task that waits for its turn waits here, and not on a disk.
+    start: Option<Box<Start>>,
     spec: Spec,
     policy: Policy,
     state: State,
@@ -97,43 +110,6 @@ struct Task {
     stop: Option<StopNotes>,
     /// The event that ended the task, waiting for the sums of the output.
     last: Option<(LifeEvent, Moment)>,
-}
-
-/// What a receipt is made of.
-#[derive(Debug)]
-struct StopNotes {
-    requested: Moment,
-    signals: Vec<SignalSent>,
-}
-
-/// When each clock rings, in monotonic milliseconds.
-#[derive(Debug, Default)]
-struct Deadlines([Option<u64>; Clock::ALL.len()]);
-
-impl Deadlines {
-    const fn slot(clock: Clock) -> usize {
-        match clock {
-            Clock::Foreground => 0,
-            Clock::Ttl => 1,
-            Clock::Silence => 2,
-            Clock::Leave => 3,
-            Clock::Grace => 4,
-            Clock::Kill => 5,
-        }
-    }
-
-    fn next(&self) -> Option<u64> {
-        self.0.iter().flatten().min().copied()
-    }
-
-    /// Takes the earliest clock that is due.
-    fn take_due(&mut self, mono_ms: u64) -> Option<Clock> {
-        let due =
-            Clock::ALL.into_iter().filter(|clock| self.0[Self::slot(*clock)].is_some_and(|at| at <= mono_ms));
-        let clock = due.min_by_key(|clock| self.0[Self::slot(*clock)])?;
-        self.0[Self::slot(clock)] = None;
-        Some(clock)
-    }
 }
 
 impl Core {
@@ -159,7 +135,7 @@ impl Core {
     pub fn remaining(&self, now: Moment) -> Vec<(ClockName, u64)> {
         let Some(task) = &self.task else { return Vec::new() };
         let left = |clock: Clock| {
-            let at = task.deadlines.0[Deadlines::slot(clock)]?;
+            let at = task.deadlines.get(clock)?;
             Some((clock.to_wire(), at.saturating_sub(now.mono_ms)))
         };
         Clock::ALL.into_iter().filter_map(left).collect()
@@ -184,11 +160,19 @@ impl Core {
         self.task.as_ref().and_then(|task| task.spec.pty)
     }
 
-    /// The terminal has another size now: every later daemon is told this one.
-    pub const fn set_pty(&mut self, size: Size) {
+    /// The terminal has another size now, or will have it from its start on: every later daemon is told this one.
+    pub fn set_pty(&mut self, size: Size) {
         if let Some(task) = &mut self.task {
             task.spec.pty = Some(size);
+            if let Some(start) = &mut task.start {
+                start.pty = Some(size);
+            }
         }
+    }
+
+    /// Whether the task that is held waits for its turn.
+    pub fn is_queued(&self) -> bool {
+        matches!(self.state(), Some(State::Queued { .. }))
     }
 
     /// Whether output has to be reported, because a silence clock runs.
@@ -225,6 +209,12 @@ impl Core {
         match message {
             ToShim::Hello { seen, .. } => self.greet(seen, actions),
             ToShim::Start(start) => self.start(now, start, actions),
+            ToShim::Admit { task } => {
+                // Any other was meant for a task that is no longer here.
+                if self.task() == Some(task.as_str()) {
+                    self.event(now, Event::Admitted, actions);
+                }
+            }
             ToShim::Stop { order } => self.event(now, Event::Stop(StopOrder::from_wire(order)), actions),
             ToShim::Detach { by } => self.apply(now, Event::Detach, Some(LifeEvent::Detach { by }), actions),
             ToShim::Ack { task } => {
@@ -249,8 +239,8 @@ impl Core {
         let task = self.task.as_ref().map(|task| task.id.clone());
         let spec = self.task.as_ref().map(|task| Box::new(task.spec.clone()));
         let memory = self.memory.filter(|_| task.is_some());
-        let hello =
-            Hello { protocol: SHIM_PROTOCOL, version, shim: name, process, cgroup, task, spec, memory };
+        let (protocol, shim, queued) = (SHIM_PROTOCOL, name, self.is_queued());
+        let hello = Hello { protocol, version, shim, process, cgroup, task, queued, spec, memory };
         actions.push(Action::Send(FromShim::Hello(hello)));
         match &self.task {
             None => actions.push(Action::Send(FromShim::Ready)),
@@ -261,21 +251,15 @@ impl Core {
         }
     }
 
-    fn start(&mut self, now: Moment, start: Box<Start>, actions: &mut Vec<Action>) {
+    fn start(&mut self, now: Moment, mut start: Box<Start>, actions: &mut Vec<Action>) {
         if self.task.is_some() {
             // Two tasks in one shim would be a fault of the daemon's; the one that is held must not suffer.
             return;
         }
-        let policy = policy_from_wire(&start.clocks, start.detached);
-        let Step { mut state, effects } = step(&policy, State::new(start.detached), Event::Admitted);
-        debug_assert_eq!(effects, [Effect::Spawn], "an admitted task is spawned");
-        let mut stop = None;
-        if let Some(order) = start.stop.clone() {
-            state = step(&policy, state, Event::Stop(StopOrder::from_wire(order))).state;
-            stop = Some(StopNotes { requested: now, signals: Vec::new() });
-        }
+        let (held, stop) = (start.held, start.stop.take());
         self.task = Some(Task {
             id: start.task.clone(),
+            dir: PathBuf::from(start.dir.as_os_str()),
             spec: Spec {
                 argv: start.argv.clone(),
                 is_shell: start.is_shell,
@@ -285,14 +269,20 @@ impl Core {
                 started_ms: now.wall_ms,
                 pty: start.pty,
             },
-            policy,
-            state,
+            policy: policy_from_wire(&start.clocks, start.detached),
+            state: State::new(start.detached),
+            start: Some(start),
             life: Vec::new(),
             deadlines: Deadlines::default(),
-            stop,
+            stop: None,
             last: None,
         });
-        actions.push(Action::Spawn(start));
+        if !held {
+            self.event(now, Event::Admitted, actions);
+        }
+        if let Some(order) = stop {
+            self.event(now, Event::Stop(StopOrder::from_wire(order)), actions);
+        }
     }
 
     fn daemon_gone(&mut self, actions: &mut Vec<Action>) {
@@ -313,7 +303,7 @@ impl Core {
     fn signalled(&mut self, now: Moment, strike: Strike, actions: &mut Vec<Action>) {
         let Some(task) = &mut self.task else { return };
         if let Some(stop) = &mut task.stop {
-            note_signal(&mut stop.signals, strike, now);
+            stop.add(strike, now);
         }
         let gentle = strike.level < Level::Kill && strike.processes > 0;
         let delivered = Delivered { leader: strike.leader, others: strike.others, gentle };
@@ -332,9 +322,17 @@ impl Core {
         let Step { state, effects } = step(&task.policy, before.clone(), event);
         let changed = state != before;
         task.state = state;
-        let is_stopping = matches!(task.state, State::Stopping(_) | State::Starting { stop: Some(_), .. });
-        if is_stopping && task.stop.is_none() {
-            task.stop = Some(StopNotes { requested: now, signals: Vec::new() });
+        let is_stopped = match &task.state {
+            State::Stopping(_) | State::Starting { stop: Some(_), .. } => true,
+            // At once, when there was nobody to be stopped.
+            State::Ended(outcome) => matches!(outcome, Outcome::Cancelled { .. }),
+            State::Queued { .. } | State::Starting { stop: None, .. } | State::Running(_) => false,
+        };
+        if is_stopped && task.stop.is_none() {
+            task.stop = Some(StopNotes::new(now));
+        }
+        if let (State::Queued { detached: true }, Some(start)) = (&task.state, &mut task.start) {
+            leave_alone(start);
         }
         if let Some(wire) = wire.filter(|_| changed) {
             if effects.contains(&Effect::Finish) {
@@ -347,16 +345,16 @@ impl Core {
             match effect {
                 Effect::Signal(level) => actions.push(Action::Signal(level)),
                 Effect::Arm(clock, ms) => {
-                    task.deadlines.0[Deadlines::slot(clock)] = Some(now.mono_ms.saturating_add(ms));
+                    task.deadlines.set(clock, Some(now.mono_ms.saturating_add(ms)));
                 }
-                Effect::Clear(clock) => task.deadlines.0[Deadlines::slot(clock)] = None,
+                Effect::Clear(clock) => task.deadlines.set(clock, None),
                 Effect::NameSurvivors => actions.push(Action::NameSurvivors),
                 Effect::Finish => {
                     task.deadlines = Deadlines::default();
+                    task.start = None;
                     actions.push(Action::Finish);
                 }
-                // Only admission spawns, and `start` does that.
-                Effect::Spawn => {}
+                Effect::Spawn => actions.extend(task.start.take().map(Action::Spawn)),
             }
         }
     }
@@ -368,7 +366,7 @@ impl Core {
         let record = EndRecord {
             end: outcome.to_wire(),
             ended_at_ms: at.wall_ms,
-            receipt: receipt(task, at),
+            receipt: task.stop.as_ref().and_then(|notes| notes.receipt(outcome, at)),
             output,
             capture,
         };
@@ -380,7 +378,14 @@ impl Core {
 }
 
 fn write_end(task: &Task) -> Action {
-    Action::WriteEndFile(EndFile { task: task.id.clone(), life: task.life.clone() })
+    Action::WriteEndFile(task.dir.clone(), EndFile { task: task.id.clone(), life: task.life.clone() })
+}
+
+/// Nobody waits for it any more, before it has begun: its limit was for whoever waited, and so was the room in memory.
+const fn leave_alone(start: &mut Start) {
+    start.detached = true;
+    start.memory_bytes = 0;
+    start.clocks.timeout_ms = None;
 }
 
 fn remember(
@@ -396,65 +401,5 @@ fn remember(
     task.life.push(item.clone());
     if connected {
         actions.push(Action::Send(FromShim::Life(item)));
-    }
-}
-
-/// Adds a strike to the receipt; the many rounds of a kill are one signal.
-fn note_signal(signals: &mut Vec<SignalSent>, strike: Strike, now: Moment) {
-    let name = match strike.level {
-        Level::Drain => return,
-        Level::Interrupt => "SIGINT",
-        Level::Terminate => "SIGTERM",
-        Level::Kill => "SIGKILL",
-    };
-    if let Some(last) = signals.last_mut().filter(|last| last.signal == name) {
-        last.processes += strike.processes;
-        last.refused = last.refused.max(strike.refused);
-        return;
-    }
-    let Strike { processes, refused, .. } = strike;
-    signals.push(SignalSent { signal: name.to_owned(), processes, refused, at: Timestamp(now.wall_ms) });
-}
-
-/// What the stop did, if the task was being stopped when it ended.
-fn receipt(task: &Task, ended: Moment) -> Option<Receipt> {
-    use belay_model::{Cause, Outcome};
-    let notes = task.stop.as_ref()?;
-    let clock_actor = |clock: Clock| format!("clock:{}", clock.name());
-    let (level, actor, reason, survivors) = match task.state.outcome()? {
-        Outcome::Cancelled { order, .. } => {
-            (order.level, order.actor.clone(), order.reason.clone(), Vec::new())
-        }
-        Outcome::TimedOut { clock, .. } => (hardest(notes), clock_actor(*clock), None, Vec::new()),
-        Outcome::OverBudget { budget, .. } => (hardest(notes), format!("budget:{budget}"), None, Vec::new()),
-        Outcome::StopFailed { cause, survivors, .. } => match cause {
-            Cause::Asked(order) => {
-                (Level::Kill, order.actor.clone(), order.reason.clone(), survivors.clone())
-            }
-            Cause::Clock { clock, .. } => (Level::Kill, clock_actor(*clock), None, survivors.clone()),
-            Cause::Budget { budget, .. } => {
-                (Level::Kill, format!("budget:{budget}"), None, survivors.clone())
-            }
-        },
-        // It ended by itself before the stop reached it: there is nothing to show a receipt for.
-        Outcome::Exited(_) | Outcome::NotStarted(_) | Outcome::Lost { .. } => return None,
-    };
-    Some(Receipt {
-        level: level.to_wire(),
-        actor,
-        reason,
-        signals: notes.signals.clone(),
-        requested_at: Timestamp(notes.requested.wall_ms),
-        empty_at: survivors.is_empty().then_some(Timestamp(ended.wall_ms)),
-        took_ms: ended.mono_ms.saturating_sub(notes.requested.mono_ms),
-        survivors: survivors.to_wire(),
-    })
-}
-
-fn hardest(notes: &StopNotes) -> Level {
-    match notes.signals.last().map(|sent| sent.signal.as_str()) {
-        Some("SIGKILL") => Level::Kill,
-        Some("SIGINT") => Level::Interrupt,
-        _ => Level::Terminate,
     }
 }

@@ -81,7 +81,6 @@ struct Shim {
 
 /// The parts of a task that are made of descriptors.
 struct Task {
-    dir: PathBuf,
     leader: Option<process::Identity>,
     leader_reaped: bool,
     output: Output,
@@ -93,7 +92,7 @@ struct Task {
 
 impl Task {
     fn new(leader: Option<process::Identity>, output: Output, stdin: Stdin) -> Self {
-        Self { dir: PathBuf::new(), leader, leader_reaped: false, output, stdin, slave: None }
+        Self { leader, leader_reaped: false, output, stdin, slave: None }
     }
 }
 
@@ -217,7 +216,7 @@ impl Shim {
                 let output = task.map(|task| task.output.info()).unwrap_or_default();
                 Ok(Some(Input::Finished { output, capture: task.and_then(|task| task.output.fault()) }))
             }
-            Action::WriteEndFile(mut end) => {
+            Action::WriteEndFile(dir, mut end) => {
                 if let Some(task) = &mut self.task {
                     // Nobody is there to take it from our memory: on disk it is, and so says the record.
                     task.output.leave_memory();
@@ -227,8 +226,7 @@ impl Shim {
                     }
                 }
                 self.place_output();
-                let written = self.task.as_ref().is_some_and(|task| end.write(&task.dir).is_ok());
-                Ok(Some(Input::EndFileWritten(written)))
+                Ok(Some(Input::EndFileWritten(end.write(&dir).is_ok())))
             }
             Action::Recycle => self.recycle().map(|()| None),
             Action::Exit => {
@@ -245,12 +243,13 @@ impl Shim {
             Some(size) => self.spawn_at_terminal(start, size, log),
             None => self.spawn_on_pipes(start, log),
         };
-        let (task, result) = match made {
-            Ok(made) => made,
-            Err(failure) => return Input::Spawned(Err(failure)),
-        };
-        self.task = Some(Task { dir, ..task });
-        Input::Spawned(result)
+        match made {
+            Ok((task, result)) => {
+                self.task = Some(task);
+                Input::Spawned(result)
+            }
+            Err(failure) => Input::Spawned(Err(failure)),
+        }
     }
 
     fn spawn_on_pipes(&mut self, start: &Start, log: LogWriter) -> Made {

@@ -86,7 +86,7 @@ impl<W: World> Core<W> {
         let (mut entry, start) = self.compose(&params, ready, parent, fingerprint)?;
         entry.doc.line = line;
         let id = entry.id.clone();
-        let shim = self.take_ready(&mut entry);
+        let shim = self.take_ready(&mut entry, start.held);
         if let Err(error) = self.record_start(entry, start) {
             self.ready.extend(shim);
             return Err(error);
@@ -293,6 +293,7 @@ impl<W: World> Core<W> {
             memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
             hurry: params.answer == AnswerWhen::Started,
             stop: None,
+            held: false,
         };
         Ok((entry, Box::new(start)))
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use belay_journal::{FILE_NAME, Journal, LOST_KIND, Notice, TaskFilter};
+use belay_journal::{Batch, FILE_NAME, Journal, LOST_KIND, Notice, TaskFilter};
 
-use crate::support::{Dice, fill, happened, open, put, task};
+use crate::support::{Dice, doc, documents, fill, happened, open, put, task};
 
 const ROWS: u64 = 2000;
 
@@ -84,6 +84,22 @@ fn flipped_bytes_in_the_middle_cost_only_their_pages() {
         assert!(journal.last_event() > ROWS, "numbers go on");
         assert_eq!(journal.secret().unwrap(), secret);
     }
+}
+
+/// Documents, also one that is longer than a page, are read through the database and from the bare pages alike.
+// proves D5
+#[test]
+fn documents_outlive_a_garbage_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "x".repeat(9_000);
+    let docs = vec![doc("lane", "a", Some("held")), doc("session", "s", Some(&long))];
+    open(dir.path()).commit(&Batch { docs, ..Batch::default() }).unwrap();
+    let mut bytes = fs::read(db(dir.path())).unwrap();
+    bytes[..100].fill(0xa5);
+    fs::write(db(dir.path()), &bytes).unwrap();
+    let journal = recovered(dir.path(), &[("", bytes)]);
+    assert_eq!(journal.docs("lane").unwrap(), documents([("a", "held")]));
+    assert_eq!(journal.docs("session").unwrap(), documents([("s", &long)]));
 }
 
 /// The root of the tasks is gone, and with it every way to them; each of them is still found.

@@ -1,8 +1,8 @@
 //! Batches, lookups, lists, counts: the record says what it was given.
 
-use belay_journal::{Batch, Counts, Error, Field, Journal, TaskFilter, TaskRow};
+use belay_journal::{Batch, Counts, DocRow, Error, Field, Journal, TaskFilter, TaskRow};
 
-use crate::support::{ended, event, happened, open, put, task};
+use crate::support::{doc, documents, ended, event, happened, open, put, task};
 
 fn ids(rows: &[TaskRow]) -> Vec<u64> {
     rows.iter().map(|row| row.number).collect()
@@ -79,7 +79,8 @@ fn a_batch_is_whole_or_absent() {
     let clash = Batch {
         put: vec![task(2), TaskRow { token: Some("t".to_owned()), ..task(3) }],
         events: vec![event(1)],
-        removed: Vec::new(),
+        docs: vec![doc("lane", "a", Some("held"))],
+        ..Batch::default()
     };
     let refused = journal.commit(&clash).unwrap_err();
     assert!(
@@ -88,6 +89,7 @@ fn a_batch_is_whole_or_absent() {
     );
     assert_eq!(journal.counts(), before);
     assert_eq!(journal.task("sh-000002").unwrap(), None);
+    assert_eq!(journal.docs("lane").unwrap(), documents([]));
     assert_eq!((journal.last_event(), journal.next_number()), (0, 2));
     drop(journal);
     assert_eq!(open(dir.path()).counts(), before);
@@ -238,4 +240,26 @@ fn a_prefix_means_only_itself() {
         expected.truncate(2);
         assert_eq!(journal.resolve(prefix, 2).unwrap(), expected, "{prefix:?}");
     }
+}
+
+#[test]
+fn a_document_is_the_last_word_on_its_key_noted_or_settled() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(dir.path());
+    let write = |docs: &[DocRow]| Batch { docs: docs.to_vec(), ..Batch::default() };
+    journal.commit(&write(&[doc("lane", "a", Some("1")), doc("session", "a", Some("other kind"))])).unwrap();
+    let mut noted =
+        write(&[doc("lane", "a", Some("2")), doc("lane", "b", Some("3")), doc("lane", "b", Some("4"))]);
+    journal.note(&mut noted).unwrap();
+    let both = documents([("a", "2"), ("b", "4")]);
+    assert_eq!(journal.docs("lane").unwrap(), both);
+    journal.settle().unwrap();
+    assert_eq!(journal.docs("lane").unwrap(), both);
+    journal.note(&mut write(&[doc("lane", "a", None), doc("lane", "never there", None)])).unwrap();
+    assert_eq!(journal.docs("lane").unwrap(), documents([("b", "4")]));
+    drop(journal);
+    // Also for the next program, which finds the note.
+    let journal = open(dir.path());
+    assert_eq!(journal.docs("lane").unwrap(), documents([("b", "4")]));
+    assert_eq!(journal.docs("session").unwrap(), documents([("a", "other kind")]));
 }

@@ -1,8 +1,9 @@
 //! Rows and journals that the tests share. Proves nothing itself.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use belay_journal::{Batch, EventRow, Journal, TaskRow};
+use belay_journal::{Batch, DocRow, EventRow, Journal, TaskRow};
 
 pub(crate) fn open(dir: &Path) -> Journal {
     let opened = Journal::open(dir).unwrap();
@@ -54,7 +55,7 @@ pub(crate) fn fill(dir: &Path, count: u64) {
     for number in 1..=count {
         let mut row = ended(number, millis(number), 10);
         row.body = format!("{{\"number\":{number},\"pad\":\"{}\"}}", "p".repeat(1000));
-        journal.commit(&Batch { put: vec![row], events: vec![event(number)], removed: Vec::new() }).unwrap();
+        journal.commit(&Batch { put: vec![row], events: vec![event(number)], ..Batch::default() }).unwrap();
     }
 }
 
@@ -66,4 +67,12 @@ impl Dice {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
+}
+
+pub(crate) fn doc(kind: &str, key: &str, body: Option<&str>) -> DocRow {
+    DocRow { kind: kind.to_owned(), key: key.to_owned(), body: body.map(str::to_owned) }
+}
+
+pub(crate) fn documents<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(key, body)| (key.to_owned(), body.to_owned())).collect()
 }

@@ -65,6 +65,7 @@ impl Shim {
             }
             message @ (ToShim::Hello { .. }
             | ToShim::Start(_)
+            | ToShim::Admit { .. }
             | ToShim::Stop { .. }
             | ToShim::Detach { .. }
             | ToShim::Ack { .. }) => {
@@ -85,8 +86,13 @@ impl Shim {
         }
     }
 
-    /// The size that the terminal has now.
+    /// The size that the terminal has now, or will have when its turn has come.
     fn resize(&mut self, size: Size) -> Option<Size> {
+        if self.core.is_queued() {
+            self.core.pty()?;
+            self.core.set_pty(size);
+            return self.core.pty();
+        }
         let slave = self.task.as_ref().and_then(|task| task.slave.as_ref())?;
         if pty::resize(slave, size.rows, size.cols).is_ok() {
             self.core.set_pty(size);
@@ -116,7 +122,7 @@ impl Shim {
 
     /// Makes the socket again if somebody removed it: the next daemon has no other way to us.
     fn keep_reachable(&mut self) {
-        if self.task.is_none() || self.socket.exists() {
+        if self.core.task().is_none() || self.socket.exists() {
             return;
         }
         if let Some(dir) = self.socket.parent() {

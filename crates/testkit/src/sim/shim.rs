@@ -2,7 +2,6 @@
 //! the life of a task.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 
 use belay_model::{Level, SpawnFailure, SpawnStage, State};
 use belay_protocol::life::OutputInfo;
@@ -22,7 +21,6 @@ pub(crate) struct Shim {
     pub(crate) link: Option<u64>,
     /// The task whose tree is below it, until that is gone.
     pub(crate) holds: Option<String>,
-    dir: PathBuf,
     killing_ms: Option<u64>,
     watched: bool,
     told_bytes: u64,
@@ -51,7 +49,6 @@ impl Sim {
             core: Core::new(identity),
             link: None,
             holds: None,
-            dir: PathBuf::new(),
             killing_ms: None,
             watched: false,
             told_bytes: 0,
@@ -129,7 +126,7 @@ impl Sim {
                 let output = self.output(shim);
                 Ok(Some(Input::Finished { output, capture: None }))
             }
-            Action::WriteEndFile(end) => {
+            Action::WriteEndFile(dir, end) => {
                 let full = self.rng.percent(self.plan.disk_full_percent);
                 self.note(
                     format_args!("shim {shim}"),
@@ -137,7 +134,7 @@ impl Sim {
                 );
                 if !full {
                     let bytes = serde_json::to_vec(&end).map_err(|error| error.to_string())?;
-                    self.machine.end_files.borrow_mut().insert(self.shims[shim].dir.clone(), bytes);
+                    self.machine.end_files.borrow_mut().insert(dir, bytes);
                 }
                 Ok(Some(Input::EndFileWritten(!full)))
             }
@@ -170,7 +167,6 @@ impl Sim {
             return Err(format!("shim {shim} was given {} while it holds {other}", start.task));
         }
         let (now, id) = (self.mono_ms, start.task.clone());
-        self.shims[shim].dir = PathBuf::from(start.dir.as_os_str());
         self.shims[shim].holds = Some(id.clone());
         let failure = self.plan.spawn_fails(&mut self.rng);
         let behaviour = self.plan.behaviour(&mut self.rng, &mut self.pids, start);

@@ -1,0 +1,313 @@
+//! What the shim's core does about a start that it holds until its turn comes. No process is started here.
+
+use belay_model::{Event, Exit, Outcome, State, step};
+use belay_protocol::life::{End, Order, OutputInfo, StopLevel};
+use belay_protocol::shim::{Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, Start, ToShim};
+use belay_protocol::task::Size;
+use belay_protocol::time::Timestamp;
+use belay_record::convert::{Wire as _, event_from_wire, policy_from_wire};
+use proptest::prelude::*;
+
+use super::{Action, Core, Identity, Input, Moment, Strike};
+
+const LEADER: ProcessId = ProcessId { pid: 7, start_ticks: 70 };
+
+fn core() -> Core {
+    let process = ProcessId { pid: 2, start_ticks: 3 };
+    Core::new(Identity { name: "shim".to_owned(), version: "test".to_owned(), process, cgroup: None })
+}
+
+fn start(held: bool) -> Box<Start> {
+    Box::new(Start {
+        task: "t".to_owned(),
+        dir: "/nowhere/t".into(),
+        argv: vec!["true".into()],
+        is_shell: false,
+        env: vec!["SECRET=1".into()],
+        cwd: "/".into(),
+        umask: None,
+        rlimits: Vec::new(),
+        stdin: false,
+        stdin_from: None,
+        merge: false,
+        pty: Some(Size::USUAL),
+        detached: false,
+        clocks: Clocks {
+            timeout_ms: Some(100),
+            ttl_ms: Some(900),
+            grace_ms: 50,
+            kill_ms: 50,
+            ..Clocks::default()
+        },
+        output_limit_bytes: 1 << 20,
+        memory_bytes: 1 << 20,
+        hurry: false,
+        stop: None,
+        held,
+    })
+}
+
+const fn at(ms: u64) -> Moment {
+    Moment { wall_ms: 1_000_000 + ms.cast_signed(), mono_ms: ms }
+}
+
+fn say(core: &mut Core, ms: u64, message: ToShim) -> Vec<Action> {
+    core.handle(at(ms), Input::Daemon(message))
+}
+
+fn admit(task: &str) -> ToShim {
+    ToShim::Admit { task: task.to_owned() }
+}
+
+fn order(actor: &str) -> Order {
+    Order { level: StopLevel::Terminate, grace_ms: None, actor: actor.to_owned(), reason: None }
+}
+
+fn hello(actions: &[Action]) -> &Hello {
+    match actions.first() {
+        Some(Action::Send(FromShim::Hello(hello))) => hello,
+        other => panic!("no hello: {other:?}"),
+    }
+}
+
+fn spawned(actions: Vec<Action>) -> Vec<Start> {
+    let starts = actions.into_iter().map(|action| match action {
+        Action::Spawn(start) => *start,
+        other => panic!("more than a spawn: {other:?}"),
+    });
+    starts.collect()
+}
+
+// proves S7
+#[test]
+fn a_held_start_is_spawned_when_it_is_admitted_and_once() {
+    let mut core = core();
+    assert!(say(&mut core, 0, ToShim::Start(start(true))).is_empty());
+    assert_eq!(core.state(), Some(&State::Queued { detached: false }));
+    assert_eq!(core.next_deadline(), None, "no clock runs");
+    assert!(say(&mut core, 1, admit("another")).is_empty());
+    core.set_pty(Size { rows: 1, cols: 2 });
+    let starts = spawned(say(&mut core, 2, admit("t")));
+    let [spawn] = starts.as_slice() else { panic!("{starts:?}") };
+    assert_eq!(*spawn, Start { pty: Some(Size { rows: 1, cols: 2 }), ..*start(true) });
+    assert!(say(&mut core, 3, admit("t")).is_empty());
+    core.handle(at(4), Input::Spawned(Ok(LEADER)));
+    assert!(say(&mut core, 5, admit("t")).is_empty());
+    assert_eq!(core.next_deadline(), Some(104), "from its spawn, not from its start");
+}
+
+// proves S7
+#[test]
+fn a_shim_that_nobody_talks_to_keeps_what_it_holds_and_says_so() {
+    let mut core = core();
+    say(&mut core, 0, ToShim::Start(start(true)));
+    assert!(core.handle(at(1), Input::DaemonGone).is_empty());
+    assert!(core.handle(at(9_000), Input::Tick).is_empty());
+    let greeted = say(&mut core, 9_001, ToShim::Hello { protocol: 1, seen: 0 });
+    let found = hello(&greeted);
+    assert_eq!((found.task.as_deref(), found.queued), (Some("t"), true));
+    assert_eq!(spawned(say(&mut core, 9_002, admit("t"))).len(), 1);
+    core.handle(at(9_003), Input::Spawned(Ok(LEADER)));
+    let greeted = say(&mut core, 9_004, ToShim::Hello { protocol: 1, seen: 0 });
+    assert!(!hello(&greeted).queued);
+}
+
+// proves K5
+#[test]
+fn a_held_start_that_is_stopped_never_begins() {
+    let mut core = core();
+    say(&mut core, 0, ToShim::Start(start(true)));
+    let actions = say(&mut core, 5, ToShim::Stop { order: order("somebody") });
+    assert!(matches!(actions.as_slice(), [Action::Finish]), "{actions:?}");
+    let actions = core.handle(at(5), Input::Finished { output: OutputInfo::default(), capture: None });
+    let [Action::Send(FromShim::Life(item))] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((item.number, &item.event), (1, &LifeEvent::Stop { order: order("somebody") }));
+    let record = item.end.as_ref().unwrap();
+    assert_eq!(record.end, End::Cancelled { order: order("somebody"), exit: None });
+    let receipt = record.receipt.as_ref().unwrap();
+    assert_eq!((receipt.level, receipt.actor.as_str()), (StopLevel::Terminate, "somebody"));
+    assert!(receipt.signals.is_empty() && receipt.survivors.is_empty());
+    assert_eq!((receipt.requested_at, receipt.empty_at), (Timestamp(1_000_005), Some(Timestamp(1_000_005))));
+    assert!(say(&mut core, 6, admit("t")).is_empty());
+    // Nobody was there to hear it: it is in its file, although there never was a process.
+    let actions = core.handle(at(7), Input::DaemonGone);
+    let [Action::WriteEndFile(dir, end)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((dir.to_str(), end.task.as_str(), end.life.len()), (Some("/nowhere/t"), "t", 1));
+}
+
+// proves F4
+#[test]
+fn a_held_start_that_is_detached_begins_without_the_limit_of_who_waited() {
+    let mut core = core();
+    say(&mut core, 0, ToShim::Start(start(true)));
+    let actions = say(&mut core, 1, ToShim::Detach { by: "user:me".to_owned() });
+    let [Action::Send(FromShim::Life(item))] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((item.number, &item.event), (1, &LifeEvent::Detach { by: "user:me".to_owned() }));
+    let starts = spawned(say(&mut core, 2, admit("t")));
+    let [spawn] = starts.as_slice() else { panic!("{starts:?}") };
+    assert_eq!((spawn.detached, spawn.memory_bytes, spawn.clocks.timeout_ms), (true, 0, None));
+    core.handle(at(3), Input::Spawned(Ok(LEADER)));
+    assert_eq!(core.next_deadline(), Some(903), "its time to live");
+}
+
+/// What may reach a shim that holds one task.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Admit,
+    Stop,
+    Kill,
+    Detach,
+    Exit(i32),
+    Gone,
+    Hello,
+    Wait(u64),
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happens>> {
+    let one = prop_oneof![
+        3 => Just(Happens::Admit),
+        1 => Just(Happens::Stop),
+        1 => Just(Happens::Kill),
+        1 => Just(Happens::Detach),
+        1 => (0..3i32).prop_map(Happens::Exit),
+        1 => Just(Happens::Gone),
+        2 => Just(Happens::Hello),
+        2 => (1..200u64).prop_map(Happens::Wait),
+    ];
+    prop::collection::vec(one, 0..30)
+}
+
+/// The shim's loop around one process, in a few lines.
+#[derive(Default)]
+struct Loop {
+    now_ms: u64,
+    spawns: u32,
+    alive: bool,
+    connected: bool,
+    told: Vec<LifeItem>,
+    greeting: Option<(bool, Vec<LifeItem>)>,
+}
+
+impl Loop {
+    fn feed(&mut self, core: &mut Core, input: Input) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            for action in core.handle(at(self.now_ms), input) {
+                inputs.extend(self.carry_out(action));
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) -> Option<Input> {
+        match action {
+            Action::Send(FromShim::Hello(hello)) => self.greeting = Some((hello.queued, Vec::new())),
+            Action::Send(FromShim::Life(item)) => {
+                assert!(self.connected, "it speaks to nobody");
+                self.greeting.iter_mut().for_each(|(_, life)| life.push(item.clone()));
+                self.told.push(item);
+            }
+            Action::Spawn(_) => {
+                self.spawns += 1;
+                self.alive = true;
+                return Some(Input::Spawned(Ok(LEADER)));
+            }
+            Action::Signal(level) => {
+                let leader = self.alive;
+                let processes = u64::from(leader);
+                return Some(Input::Signalled(Strike {
+                    level,
+                    processes,
+                    refused: 0,
+                    leader,
+                    others: false,
+                }));
+            }
+            Action::NameSurvivors => return Some(Input::Survivors(Vec::new())),
+            Action::Finish => {
+                return Some(Input::Finished { output: OutputInfo::default(), capture: None });
+            }
+            Action::WriteEndFile(..) => return Some(Input::EndFileWritten(false)),
+            Action::Send(_) | Action::Recycle | Action::Exit => {}
+        }
+        None
+    }
+
+    fn exits(&mut self, core: &mut Core, exit: Exit) {
+        if std::mem::take(&mut self.alive) {
+            self.feed(core, Input::LeaderExited(exit));
+            self.feed(core, Input::TreeEmpty);
+        }
+    }
+
+    fn happens(&mut self, core: &mut Core, what: Happens) {
+        let daemon = Input::Daemon;
+        match what {
+            Happens::Hello => {
+                self.connected = true;
+                self.feed(core, daemon(ToShim::Hello { protocol: 1, seen: 0 }));
+            }
+            Happens::Gone => {
+                self.connected = false;
+                self.feed(core, Input::DaemonGone);
+            }
+            Happens::Exit(code) => self.exits(core, Exit::Code(code)),
+            Happens::Wait(ms) => {
+                self.now_ms += ms;
+                self.feed(core, Input::Tick);
+            }
+            // These need somebody to say them.
+            _ if !self.connected => {}
+            Happens::Admit => self.feed(core, daemon(admit("t"))),
+            Happens::Stop => self.feed(core, daemon(ToShim::Stop { order: order("stop") })),
+            Happens::Kill => {
+                let order = Order { level: StopLevel::Kill, ..order("kill") };
+                self.feed(core, daemon(ToShim::Stop { order }));
+                self.exits(core, Exit::Signal { signal: 9, core_dumped: false });
+            }
+            Happens::Detach => self.feed(core, daemon(ToShim::Detach { by: "user".to_owned() })),
+        }
+    }
+}
+
+/// The state as a daemon makes it out of what it is told.
+fn replay(queued: bool, life: &[LifeItem]) -> State {
+    let start = start(true);
+    let policy = policy_from_wire(&start.clocks, start.detached);
+    let mut state = State::new(start.detached);
+    if !queued {
+        state = step(&policy, state, Event::Admitted).state;
+    }
+    for item in life {
+        state = step(&policy, state, event_from_wire(item.event.clone())).state;
+        if let Some(end) = &item.end {
+            state = State::Ended(Outcome::from_wire(end.end.clone()));
+        }
+    }
+    state
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    // proves K5, F5: whatever comes in whatever order, a held start begins once or never, and a daemon that comes back
+    // makes the same of what it is told
+    #[test]
+    fn a_held_start_begins_at_most_once(events in happenings()) {
+        let mut core = core();
+        let mut around = Loop { connected: true, ..Loop::default() };
+        around.feed(&mut core, Input::Daemon(ToShim::Start(start(true))));
+        for what in events {
+            let (before, ended) = (around.spawns, core.state().is_some_and(State::is_ended));
+            around.happens(&mut core, what);
+            prop_assert!(around.spawns <= 1);
+            prop_assert!(!(ended && around.spawns > before), "begun after its end");
+            prop_assert_eq!(core.is_queued() && around.spawns > 0, false);
+            if let Some((queued, life)) = around.greeting.take() {
+                prop_assert_eq!(Some(&replay(queued, &life)), core.state());
+            }
+        }
+        let ends = around.told.iter().filter(|item| item.end.is_some());
+        let numbers: std::collections::BTreeSet<u64> = ends.map(|item| item.number).collect();
+        prop_assert!(numbers.len() <= 1, "two ends: {numbers:?}");
+    }
+}
