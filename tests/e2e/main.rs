@@ -13,6 +13,7 @@ mod attacks;
 mod bad_days;
 mod bad_disks;
 mod brief;
+mod budget;
 mod clocks;
 mod config;
 mod crash;

@@ -11,7 +11,7 @@ use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
-pub(crate) use self::limits::{Limit, limit};
+pub(crate) use self::limits::{BudgetArgs, Limit, limit};
 use crate::duration::{parse as duration, parse_size as size};
 use crate::keys::{Key, parse as key};
 
@@ -50,6 +50,7 @@ verbs! {
   belay run -d --name web -- npm run dev    in the background; prints the id
   belay run -d -c 'make && make check'      a line for the shell
   belay run --timeout 10m -- ./long-job     stopped after ten minutes; exit code 124
+  belay run --max-memory 2G --max-output 100M -- ./untested
   belay run --explain -c 'a & b'            what would be done with the &; runs nothing
   belay run --pty -- vim notes              at a terminal of its own; Ctrl-B d leaves it running";
     "ps" Ps(PsArgs), "List the tasks that run",
@@ -197,6 +198,8 @@ pub(crate) struct RunArgs {
     /// How much of its output is kept
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) output_limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) budgets: BudgetArgs,
     /// Print the task as JSON; in the foreground when it has ended, and its output is not shown
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,7 +2,7 @@
 
 use belay_model::Policy;
 use belay_protocol::RpcError;
-use belay_protocol::task::{NoLimit, OnTimeout, StartParams};
+use belay_protocol::task::{Budgets, NoLimit, OnTimeout, StartParams};
 
 /// One layer: a setting that it leaves out is left to the layer below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +48,28 @@ pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
     }
 }
 
-/// A clock has a length or is not wanted, not both.
+/// Less than any process takes up.
+const SMALLEST_MEMORY_BYTES: u64 = 1024 * 1024;
+
+/// What can be wrong with budgets, and with clocks that are not wanted.
 pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
+    let Budgets { output_bytes, memory_bytes, processes } = params.budgets;
+    let of_nothing = [("output_bytes", output_bytes), ("processes", processes)];
+    if let Some((name, _)) = of_nothing.iter().find(|(_, budget)| *budget == Some(0)) {
+        let message = format!("a budget of no {name} ends the task at once");
+        return Err(RpcError::invalid("budgets", message).hint("leave it out for no limit"));
+    }
+    if memory_bytes.is_some_and(|bytes| bytes < SMALLEST_MEMORY_BYTES) {
+        let message = format!("no process does with less than {SMALLEST_MEMORY_BYTES} bytes of memory");
+        return Err(
+            RpcError::invalid("budgets", message).hint("memory_bytes is in bytes; leave it out for no limit")
+        );
+    }
+    check_no_limits(params)
+}
+
+/// A clock has a length or is not wanted, not both.
+fn check_no_limits(params: &StartParams) -> Result<(), RpcError> {
     let clocks = [
         (NoLimit::Timeout, params.timeout_ms, "timeout_ms"),
         (NoLimit::Ttl, params.ttl_ms, "ttl_ms"),

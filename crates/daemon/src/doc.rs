@@ -5,7 +5,7 @@ use belay_protocol::Bytes;
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shell::LineInfo;
 use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
-use belay_protocol::task::{OnDisconnect, Size, Status, TaskKind};
+use belay_protocol::task::{Budgets, OnDisconnect, Size, Status, TaskKind};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is known of a task and may be stored. The environment is not in here, and never will be.
@@ -27,6 +27,8 @@ pub(crate) struct TaskDoc {
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
     pub clocks: Clocks,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
     /// The size that its terminal had last, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,

@@ -27,6 +27,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         no_limits,
         grace_ms,
         output_limit_bytes,
+        budgets,
         token: _,
         parent,
         parent_token: _,
@@ -40,6 +41,9 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     // Behind the rest, so that starts without one have the hash that earlier daemons noted for them.
     if let Some(size) = pty {
         text.extend(serde_json::to_vec(size).unwrap_or_default());
+    }
+    if !budgets.is_empty() {
+        text.extend(serde_json::to_vec(budgets).unwrap_or_default());
     }
     if !no_limits.is_empty() {
         text.extend(serde_json::to_vec(no_limits).unwrap_or_default());

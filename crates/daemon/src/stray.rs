@@ -93,6 +93,7 @@ impl<W: World> Core<W> {
             detached_by: None,
             on_disconnect: belay_protocol::task::OnDisconnect::default(),
             clocks: spec.clocks,
+            budgets: spec.budgets,
             pty: spec.pty,
             fingerprint: None,
             proof: String::new(),

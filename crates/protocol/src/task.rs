@@ -13,7 +13,7 @@ use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, Survi
 use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
-pub use limits::NoLimit;
+pub use limits::{Budgets, NoLimit};
 pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
 
 /// What to run: `argv`, or a `line` for a shell.
@@ -127,6 +127,8 @@ pub struct StartParams {
     pub grace_ms: Option<u64>,
     #[serde(default)]
     pub output_limit_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
     /// Two starts with the same token are one task.
     #[serde(default)]
     pub token: Option<String>,
@@ -243,6 +245,8 @@ pub struct TaskInfo {
     pub processes: Option<Vec<ProcessInfo>>,
     pub output: OutputInfo,
     pub clocks: ClocksInfo,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
     /// While it is being stopped: why, how, and how long that may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping: Option<StoppingInfo>,

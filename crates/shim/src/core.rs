@@ -40,6 +40,12 @@ pub enum Input {
     /// No child is left, nobody is in the cgroup, and every byte has been read.
     TreeEmpty,
     Output,
+    /// It has used more than it may.
+    OverBudget {
+        budget: &'static str,
+        limit: u64,
+        used: u64,
+    },
     Signalled(Strike),
     Survivors(Vec<Survivor>),
     /// The sums that belong into the end record, asked for with [`Action::Finish`].
@@ -194,6 +200,10 @@ impl Core {
             Input::LeaderExited(exit) => self.event(now, Event::LeaderExited(exit), &mut actions),
             Input::TreeEmpty => self.event(now, Event::TreeEmpty, &mut actions),
             Input::Output => self.event(now, Event::Output, &mut actions),
+            Input::OverBudget { budget, limit, used } => {
+                let budget = budget.to_owned();
+                self.event(now, Event::BudgetRanOut { budget, limit, used }, &mut actions);
+            }
             Input::Signalled(strike) => self.signalled(now, strike, &mut actions),
             Input::Survivors(survivors) => self.event(now, Event::Survivors(survivors), &mut actions),
             Input::Finished { output, capture } => self.finished(output, capture, &mut actions),
@@ -267,6 +277,7 @@ impl Core {
                 detached: start.detached,
                 clocks: start.clocks,
                 started_ms: now.wall_ms,
+                budgets: start.budgets,
                 pty: start.pty,
             },
             policy: policy_from_wire(&start.clocks, start.detached),

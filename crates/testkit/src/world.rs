@@ -210,6 +210,7 @@ impl World {
             no_limits: Vec::new(),
             grace_ms: None,
             output_limit_bytes: None,
+            budgets: belay_protocol::task::Budgets::default(),
             token: None,
             parent: None,
             parent_token: None,

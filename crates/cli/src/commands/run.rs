@@ -8,7 +8,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{AnswerWhen, Command, NoLimit, OnDisconnect, OnTimeout, StartParams, TaskInfo};
+use belay_protocol::task::{
+    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, OnTimeout, StartParams, TaskInfo,
+};
 
 use crate::args::{self, Limit, RunArgs};
 use crate::caller::{self, ProcStatus};
@@ -106,6 +108,11 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
         no_limits,
         grace_ms: args.grace.map(millis),
         output_limit_bytes: args.output_limit,
+        budgets: Budgets {
+            output_bytes: args.budgets.output,
+            memory_bytes: args.budgets.memory,
+            processes: args.budgets.processes,
+        },
         token: Some(token),
         parent: parent.id,
         parent_token: parent.token,

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
-use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, StartParams};
+use belay_protocol::task::{AnswerWhen, Budgets, Command, OnDisconnect, StartParams};
 use belay_protocol::{Bytes, output, vars};
 use rustix::fs::fstat;
 
@@ -107,6 +107,7 @@ fn start_params(
         no_limits: Vec::new(),
         grace_ms: None,
         output_limit_bytes: None,
+        budgets: Budgets::default(),
         token: Some(caller::random_token()?),
         parent: parent.id,
         parent_token: parent.token,

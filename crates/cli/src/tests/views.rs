@@ -3,7 +3,7 @@
 use belay_client::Places;
 use belay_protocol::config::{ConfigItem, Counts, GetResult, SetResult};
 use belay_protocol::daemon::{
-    ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
+    BudgetsHeld, ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
 };
 use belay_protocol::event::EventInfo;
 use belay_protocol::life::StopLevel;
@@ -160,6 +160,7 @@ fn daemon_status() -> StatusResult {
             layout: "v2".into(),
             cgroup: Some("/sys/fs/cgroup/user.slice/belay".into()),
             why: "delegated by systemd".into(),
+            budgets: BudgetsHeld::default(),
         },
         idle_exit_ms: None,
         notices: vec![NoticeInfo {

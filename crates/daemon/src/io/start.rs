@@ -14,7 +14,7 @@ use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
 use belay_os::fds;
 use belay_os::spawn::Rlimit;
 use belay_protocol::Bytes;
-use belay_protocol::daemon::ContainmentInfo;
+use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo, Enforcer};
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
@@ -198,9 +198,11 @@ fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
     let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
     if !settings.cgroup() {
         let why = format!("cgroups are switched off by {}", settings.source(Key::Cgroup));
-        return ContainmentInfo { kind: "subreaper".to_owned(), layout: "off".to_owned(), cgroup: None, why };
+        let budgets = BudgetsHeld { why: Some(why.clone()), ..BudgetsHeld::default() };
+        let (kind, layout) = ("subreaper".to_owned(), "off".to_owned());
+        return ContainmentInfo { kind, layout, cgroup: None, why, budgets };
     }
-    let Probe { layout, usable, why, .. } = probe(&name);
+    let Probe { layout, usable, why, limits, .. } = probe(&name);
     let layout = match layout {
         Layout::PureV2 => "v2",
         Layout::Hybrid => "hybrid",
@@ -208,11 +210,18 @@ fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
         Layout::None => "none",
     };
     let kind = if usable.is_some() { "cgroup" } else { "subreaper" };
+    let enforcer = |by_kernel| if by_kernel { Enforcer::Kernel } else { Enforcer::Sampling };
+    let budgets = BudgetsHeld {
+        memory: enforcer(limits.memory),
+        processes: enforcer(limits.processes),
+        why: limits.why.or_else(|| usable.is_none().then(|| why.clone())),
+    };
     ContainmentInfo {
         kind: kind.to_owned(),
         layout: layout.to_owned(),
         cgroup: usable.map(|path| Bytes::from(path.into_os_string())),
         why,
+        budgets,
     }
 }
 

@@ -40,6 +40,7 @@ fn start(held: bool) -> Box<Start> {
             ..Clocks::default()
         },
         output_limit_bytes: 1 << 20,
+        budgets: belay_protocol::task::Budgets::default(),
         memory_bytes: 1 << 20,
         hurry: false,
         stop: None,

@@ -362,6 +362,7 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         no_limits: Vec::new(),
         grace_ms: None,
         output_limit_bytes: None,
+        budgets: belay_protocol::task::Budgets::default(),
         token: None,
         parent: None,
         parent_token: None,

@@ -7,7 +7,7 @@ use belay_daemon::config::Config;
 use belay_daemon::settings::Settings;
 use belay_model::Exit;
 use belay_protocol::Bytes;
-use belay_protocol::daemon::ContainmentInfo;
+use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo};
 use belay_protocol::shim::Start;
 
 use super::process::{Behaviour, Pids};
@@ -80,6 +80,7 @@ impl Plan {
             layout: "none".to_owned(),
             cgroup: None,
             why: "it is simulated".to_owned(),
+            budgets: BudgetsHeld::default(),
         };
         let home = PathBuf::from("/simulated/home");
         let runtime_dir = PathBuf::from("/simulated/runtime");
