@@ -25,6 +25,7 @@ mod flood;
 mod foreground;
 mod grep;
 mod held;
+mod hooks;
 mod hostile;
 mod lines;
 mod lost;

@@ -45,7 +45,7 @@ macro_rules! verbs {
 }
 
 verbs! {
-    "run" Run(RunArgs), "Run a command as a task: here in the foreground, or detached with -d",
+    "run" Run(Box<RunArgs>), "Run a command as a task: here in the foreground, or detached with -d",
     "  belay run -- cargo test                   here, with its output and its exit code
   belay run -d --name web -- npm run dev    in the background; prints the id
   belay run -d -c 'make && make check'      a line for the shell
@@ -200,6 +200,10 @@ pub(crate) struct RunArgs {
     pub(crate) output_limit: Option<u64>,
     #[command(flatten)]
     pub(crate) budgets: BudgetArgs,
+    /// A line for the shell to run once when it has ended, with what there is to know in `BELAY_TASK_STATUS` and
+    /// its like
+    #[arg(long, value_name = "LINE")]
+    pub(crate) notify: Option<String>,
     /// Print the task as JSON; in the foreground when it has ended, and its output is not shown
     #[arg(long)]
     pub(crate) json: bool,

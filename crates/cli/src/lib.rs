@@ -67,7 +67,7 @@ fn dispatch(args: &[OsString], context: &mut Context) -> Result<u8, CliError> {
 
 fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
     match verb {
-        Verb::Run(args) => commands::run::run(args, context),
+        Verb::Run(args) => commands::run::run(*args, context),
         Verb::Ps(args) => commands::ps::run(&args, context),
         Verb::Inspect(args) => commands::inspect::run(&args, context),
         Verb::Logs(args) => commands::logs::run(&args, context),

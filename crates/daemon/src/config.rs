@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belay_protocol::Bytes;
 use belay_protocol::daemon::ContainmentInfo;
 
 use crate::defaults::Defaults;
@@ -14,6 +15,14 @@ pub mod bounds {
     pub const CLIENTS: usize = 512;
     /// Beyond it a start is refused with `busy`; `daemon.max_tasks` may be less.
     pub const LIVE_TASKS: usize = 10_000;
+    /// Hooks that run at once; the others wait as documents of the journal.
+    pub const HOOKS: usize = 16;
+    /// How often a hook that did not get as far as a process is started again.
+    pub const HOOK_TRIES: u32 = 5;
+    pub const HOOK_TTL_MS: u64 = 60_000;
+    /// What a hook is told of a command or a reason, and how long its own line may be.
+    pub const HOOK_FACT_BYTES: usize = 4_096;
+    pub const HOOK_LINE_BYTES: usize = 16_384;
     /// Beyond it a client is not read from until it has read: others are served meanwhile.
     pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
     /// What all clients together may have sent of lines that have no end yet; beyond it, whoever sends more of a long one
@@ -102,6 +111,8 @@ pub struct Config {
     pub session: SessionDefaults,
     /// Run when a task has ended.
     pub on_end: Option<Hook>,
+    /// What hooks have in their environment.
+    pub hook_env: Vec<Bytes>,
     /// Where all of it comes from.
     pub settings: Settings,
 }
@@ -125,6 +136,7 @@ impl Config {
             defaults: Defaults::default(),
             session: SessionDefaults::default(),
             on_end: None,
+            hook_env: Vec::new(),
             settings,
         };
         config.apply();

@@ -8,6 +8,8 @@ use belay_protocol::shim::{Clocks, EndRecord, ProcessId};
 use belay_protocol::task::{Budgets, OnDisconnect, Size, Status, TaskKind};
 use serde::{Deserialize, Serialize};
 
+use crate::hooks::HookPart;
+
 /// Everything that is known of a task and may be stored. The environment is not in here, and never will be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskDoc {
@@ -29,6 +31,12 @@ pub(crate) struct TaskDoc {
     pub clocks: Clocks,
     #[serde(default, skip_serializing_if = "Budgets::is_empty")]
     pub budgets: Budgets,
+    /// What is run when it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
+    /// It is the run of a hook, or was started by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<HookPart>,
     /// The size that its terminal had last, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,

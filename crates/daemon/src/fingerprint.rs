@@ -28,6 +28,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         grace_ms,
         output_limit_bytes,
         budgets,
+        notify,
         token: _,
         parent,
         parent_token: _,
@@ -44,6 +45,9 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     }
     if !budgets.is_empty() {
         text.extend(serde_json::to_vec(budgets).unwrap_or_default());
+    }
+    if let Some(line) = notify {
+        text.extend(serde_json::to_vec(&("notify", line)).unwrap_or_default());
     }
     if !no_limits.is_empty() {
         text.extend(serde_json::to_vec(no_limits).unwrap_or_default());

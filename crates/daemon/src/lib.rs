@@ -13,6 +13,7 @@ mod fingerprint;
 mod follow;
 mod foreground;
 mod handlers;
+mod hooks;
 mod info;
 mod io;
 mod life;

@@ -158,6 +158,7 @@ impl<W: World> Core<W> {
     pub(crate) fn finish_task(&mut self, id: &str) {
         let Some(task) = self.tasks.remove(id) else { return };
         self.put(&task.entry);
+        self.wish_for_hooks(&task.entry);
         self.expect_nobody(task.caller_due);
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {

@@ -94,6 +94,8 @@ impl<W: World> Core<W> {
             on_disconnect: belay_protocol::task::OnDisconnect::default(),
             clocks: spec.clocks,
             budgets: spec.budgets,
+            notify: None,
+            hook: None,
             pty: spec.pty,
             fingerprint: None,
             proof: String::new(),

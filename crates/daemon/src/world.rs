@@ -30,6 +30,7 @@ pub trait World {
     fn settings_file(&self, path: &Path) -> io::Result<Found>;
     /// Puts the file there whole, or leaves what was there.
     fn write_settings(&self, path: &Path, text: &[u8]) -> io::Result<()>;
+    fn is_dir(&self, path: &Path) -> bool;
     fn find_program(&self, name: &std::ffi::OsStr, path: &[u8]) -> Option<PathBuf>;
     fn user_name(&self, uid: u32) -> String;
     fn boot(&self) -> String;

@@ -129,6 +129,9 @@ pub struct StartParams {
     pub output_limit_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Budgets::is_empty")]
     pub budgets: Budgets,
+    /// A line for the shell that is run once when the task has ended, however it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
     /// Two starts with the same token are one task.
     #[serde(default)]
     pub token: Option<String>,

@@ -32,6 +32,9 @@ pub const TASK: &str = "BELAY_TASK";
 /// would be a part of the task and die with it.
 pub const TASK_HOME: &str = "BELAY_TASK_HOME";
 
+/// The beginning of the variables in which a hook is told of the task that has ended: `BELAY_TASK_ID`, `_STATUS` and so on.
+pub const TASK_FACT: &str = "BELAY_TASK_";
+
 /// Set in every task: the session it belongs to.
 pub const SESSION: &str = "BELAY_SESSION";
 

@@ -211,6 +211,7 @@ impl World {
             grace_ms: None,
             output_limit_bytes: None,
             budgets: belay_protocol::task::Budgets::default(),
+            notify: None,
             token: None,
             parent: None,
             parent_token: None,

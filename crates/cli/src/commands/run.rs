@@ -113,6 +113,7 @@ fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliErr
             memory_bytes: args.budgets.memory,
             processes: args.budgets.processes,
         },
+        notify: args.notify,
         token: Some(token),
         parent: parent.id,
         parent_token: parent.token,

@@ -108,6 +108,7 @@ fn start_params(
         grace_ms: None,
         output_limit_bytes: None,
         budgets: Budgets::default(),
+        notify: None,
         token: Some(caller::random_token()?),
         parent: parent.id,
         parent_token: parent.token,

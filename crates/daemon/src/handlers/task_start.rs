@@ -21,6 +21,7 @@ use crate::defaults;
 use crate::doc::{Entry, TaskDoc};
 use crate::fingerprint;
 use crate::follow::Follow;
+use crate::hooks;
 use crate::info::typed;
 use crate::life::object;
 use crate::lines;
@@ -31,7 +32,7 @@ use crate::world::{CrashPoint, World};
 const PERSON: &str = "user";
 
 /// A command made ready to be executed, and as one would type it.
-struct Ready {
+pub(crate) struct Ready {
     argv: Vec<Bytes>,
     typed: String,
     is_shell: bool,
@@ -103,7 +104,7 @@ impl<W: World> Core<W> {
     }
 
     /// The task is in the journal before anything is started: there is never a process without a record.
-    fn record_start(&mut self, entry: Entry, start: Box<Start>) -> Result<(), RpcError> {
+    pub(crate) fn record_start(&mut self, entry: Entry, start: Box<Start>) -> Result<(), RpcError> {
         self.put(&entry);
         let told = json!({ "command": entry.doc.command, "name": entry.name, "parent": entry.parent });
         self.emit("task.created", Some((&entry.id, &entry.session)), object(told));
@@ -123,7 +124,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn started_before(&self, token: &str) -> Result<Option<Entry>, RpcError> {
+    pub(crate) fn started_before(&self, token: &str) -> Result<Option<Entry>, RpcError> {
         let live = self.tasks.values().find(|task| task.entry.token.as_deref() == Some(token));
         if let Some(task) = live {
             return Ok(Some(task.entry.clone()));
@@ -213,7 +214,7 @@ impl<W: World> Core<W> {
             .hint(format!("{} and {} come together, from a task's environment", vars::TASK, vars::TOKEN)))
     }
 
-    fn make_ready(&self, params: &StartParams) -> Ready {
+    pub(crate) fn make_ready(&self, params: &StartParams) -> Ready {
         match &params.command {
             Command::Argv(argv) => Ready { typed: typed(argv), argv: argv.clone(), is_shell: false },
             Command::Line { line, shell } => {
@@ -224,7 +225,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn compose(
+    pub(crate) fn compose(
         &mut self,
         params: &StartParams,
         ready: Ready,
@@ -254,6 +255,8 @@ impl<W: World> Core<W> {
             on_disconnect: params.on_disconnect,
             clocks,
             budgets: params.budgets,
+            notify: params.notify.clone(),
+            hook: self.hook_above(parent.as_deref()),
             pty: params.pty,
             fingerprint,
             proof: fingerprint::keyed(&self.key, secret.as_bytes()),
@@ -387,6 +390,7 @@ fn check(params: &StartParams) -> Result<(), RpcError> {
         check_clock(field, limit)?;
     }
     defaults::check(params)?;
+    hooks::check(params.notify.as_deref())?;
     if let Some(size) = params.pty {
         check_size("pty", size)?;
     }

@@ -33,6 +33,15 @@ fn look_up_user(uid: u32) -> String {
     found.and_then(|fields| fields.first().map(|&name| name.to_owned())).unwrap_or_else(|| uid.to_string())
 }
 
+/// Where the user of this process lives, by the same file.
+pub(super) fn home_dir() -> Option<String> {
+    let uid = rustix::process::getuid().as_raw();
+    let file = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid))?;
+    found.get(5).map(|&home| home.to_owned())
+}
+
 /// The first program of this name in the absolute directories of a PATH.
 pub(super) fn find_program(name: &OsStr, path: &[u8]) -> Option<PathBuf> {
     let dirs = path.split(|byte| *byte == b':').map(|dir| Path::new(OsStr::from_bytes(dir)));
@@ -96,6 +105,10 @@ impl World for RealWorld {
 
     fn write_settings(&self, path: &Path, text: &[u8]) -> io::Result<()> {
         settings_file::write(path, text)
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        path.is_dir()
     }
 
     fn find_program(&self, name: &OsStr, path: &[u8]) -> Option<PathBuf> {

@@ -2,7 +2,8 @@
 //! when it is ready, or why it is not.
 
 use std::cell::OnceCell;
-use std::ffi::{CString, OsString};
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo, Enforcer};
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
-use super::real::RealWorld;
+use super::real::{RealWorld, home_dir};
 use super::run::{Hub, ShimRecipe, now};
 use super::settings_file;
 use super::shims;
@@ -128,7 +129,10 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
     let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
     let containment = containment(home, &settings);
-    let config = Config::new(home.to_owned(), runtime_dir.to_owned(), containment.clone(), settings);
+    let config = Config {
+        hook_env: hook_env(),
+        ..Config::new(home.to_owned(), runtime_dir.to_owned(), containment.clone(), settings)
+    };
     let mut core =
         Core::new(RealWorld { crash_at: crash_at(), user: OnceCell::new() }, config, journal, now())
             .map_err(|error| explain(&error))?;
@@ -192,6 +196,19 @@ fn crash_at() -> Option<(String, std::cell::Cell<u32>)> {
     let value = std::env::var_os(vars::CRASH_AT)?.to_string_lossy().into_owned();
     let (point, count) = value.split_once(':').unwrap_or((&value, "0"));
     Some((point.to_owned(), std::cell::Cell::new(count.parse().unwrap_or(0))))
+}
+
+/// The daemon's own environment, which has nothing in it of whoever happened to start it, and what no command does without.
+fn hook_env() -> Vec<Bytes> {
+    const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut env: BTreeMap<OsString, OsString> =
+        std::env::vars_os().filter(|(name, _)| name != vars::CRASH_AT).collect();
+    env.entry("PATH".into()).or_insert_with(|| PATH.into());
+    if let Some(home) = home_dir() {
+        env.entry("HOME".into()).or_insert_with(|| home.into());
+    }
+    let joined = env.into_iter().map(|(name, value)| [name, value].join(OsStr::new("=")));
+    joined.map(Bytes::from).collect()
 }
 
 fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {

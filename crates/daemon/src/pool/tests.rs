@@ -61,6 +61,9 @@ impl World for OneShim {
     fn write_settings(&self, _: &Path, _: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
+    fn is_dir(&self, _: &Path) -> bool {
+        true
+    }
     fn find_program(&self, _: &std::ffi::OsStr, _: &[u8]) -> Option<PathBuf> {
         None
     }

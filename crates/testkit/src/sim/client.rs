@@ -252,6 +252,7 @@ impl Sim {
         params.answer = rng.pick(&[AnswerWhen::Started, AnswerWhen::Started, AnswerWhen::Ended]);
         params.follow = rng.percent(20);
         params.name = Some(format!("spec-{place}"));
+        params.notify = rng.percent(15).then(|| "tell somebody".to_owned());
         // Some tokens are used for two different starts, which is a conflict.
         let owner = if rng.percent(5) { other } else { place as u64 };
         params.token = rng.percent(80).then(|| format!("token-{owner}"));
@@ -363,6 +364,7 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         grace_ms: None,
         output_limit_bytes: None,
         budgets: belay_protocol::task::Budgets::default(),
+        notify: None,
         token: None,
         parent: None,
         parent_token: None,

@@ -48,6 +48,9 @@ pub(crate) struct Record {
     pub(crate) end: Option<End>,
     pub(crate) token: Option<String>,
     pub(crate) removed: bool,
+    /// The task whose end it is run for.
+    pub(crate) hook_of: Option<String>,
+    pub(crate) has_hook: bool,
 }
 
 impl Truth {

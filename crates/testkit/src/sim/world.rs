@@ -120,6 +120,10 @@ impl World for SimWorld {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
+    fn is_dir(&self, _: &Path) -> bool {
+        true
+    }
+
     fn find_program(&self, name: &std::ffi::OsStr, _: &[u8]) -> Option<PathBuf> {
         Some(Path::new("/bin").join(name))
     }
