@@ -102,7 +102,7 @@ fn a_setting_counts_at_once_and_the_file_keeps_its_comments() {
     let refused = world.belay(["run", "-d", "--", "sleep", FOREVER]);
     assert_eq!(refused.code, Some(1), "{refused}");
     let first = String::from_utf8(refused.stderr).unwrap().lines().next().unwrap().to_owned();
-    assert_eq!(first, "error: 1 tasks are live, and daemon.max_tasks allows no more");
+    assert_eq!(first, "error: as many tasks are live as daemon.max_tasks allows: 1");
     world.belay(["config", "unset", "daemon.max_tasks"]).ok();
     world.run_detached(["true"]);
 
@@ -119,6 +119,19 @@ fn a_setting_counts_at_once_and_the_file_keeps_its_comments() {
     assert_eq!((idle.value, idle.source.as_str(), idle.from_next_start), (json!("never"), "file", None));
     let place = format!("{}/config.toml:7", world.marker());
     assert_eq!(idle.place, Some(place), "{}", text());
+}
+
+// proves R8, D8
+#[test]
+fn a_rule_of_retention_is_applied_as_soon_as_it_is_set() {
+    let world = world();
+    let ids: Vec<String> = (0..3).map(|_| world.run_detached(["true"])).collect();
+    for id in &ids {
+        world.wait_ended(id);
+    }
+    world.belay(["config", "set", "retention.tasks", "1"]).ok();
+    let left: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 // proves R8

@@ -16,12 +16,16 @@ impl<W: World> Core<W> {
         if self.config.settings.is_of(stamp) {
             return;
         }
+        let kept = self.config.retention;
         match self.world.settings_file(self.config.settings.path()) {
             Ok(found) => self.config.take_over(&found),
             Err(error) => {
                 let path = self.config.settings.path().display();
                 return self.notice(format!("the settings in {path} cannot be read: {error}"), "");
             }
+        }
+        if self.config.retention != kept {
+            self.collect_soon();
         }
         if let Some(problem) = self.config.settings.problem() {
             self.notice(problem.to_owned(), "the settings from before count until the file is put right");

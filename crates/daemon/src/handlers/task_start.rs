@@ -79,7 +79,8 @@ impl<W: World> Core<W> {
         };
         self.refresh_settings();
         if self.tasks.len() >= self.config.max_tasks {
-            let message = format!("{} tasks are live, and daemon.max_tasks allows no more", self.tasks.len());
+            let message =
+                format!("as many tasks are live as daemon.max_tasks allows: {}", self.config.max_tasks);
             return Err(RpcError::new(ErrorKind::Busy, message).hint("stop some, or wait for some to end"));
         }
         let parent = self.proven_parent(&params)?;
