@@ -123,6 +123,7 @@ impl Sim {
         let body: Value = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
         truth.record.hook_of = body["hook"]["run"].as_str().map(str::to_owned);
         truth.record.has_hook = body["notify"].is_string();
+        truth.record.ends_with_caller = body["on_disconnect"] == "stop";
         truth.record.token = row.token;
         self.tasks.insert(id.to_owned(), truth);
         Ok(())
