@@ -211,7 +211,7 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
         let mut params = foreground(&world, &script);
         (params.follow, params.token) = (false, Some(format!("race-{round}")));
         params.timeout_ms = (round % 5 == 0).then_some(1 + round % 7);
-        params.on_timeout = if round % 2 == 0 { OnTimeout::Detach } else { OnTimeout::Stop };
+        params.on_timeout = Some(if round % 2 == 0 { OnTimeout::Detach } else { OnTimeout::Stop });
         let asked = caller.send::<TaskStart>(&params).unwrap();
         params.answer = AnswerWhen::Started;
         let id = client.call::<TaskStart>(&params).unwrap().id;

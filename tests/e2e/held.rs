@@ -115,6 +115,7 @@ fn start(world: &World, script: &str) -> Start {
         detached: true,
         clocks: Clocks { timeout_ms: Some(60_000), grace_ms: 5_000, kill_ms: 10_000, ..Clocks::default() },
         output_limit_bytes: 1 << 20,
+        budgets: belay_protocol::task::Budgets::default(),
         memory_bytes: 0,
         hurry: true,
         stop: None,

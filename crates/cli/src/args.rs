@@ -1,6 +1,8 @@
 //! The command line, defined once: parsing, help and completions all come from here. Nothing is done here.
 
+mod config;
 mod daemon;
+mod limits;
 pub(crate) mod owners;
 
 use std::ffi::OsString;
@@ -11,7 +13,11 @@ use belay_protocol::lane::LaneParams;
 use belay_protocol::task::StallParams;
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 
-pub(crate) use self::daemon::{CompletionsArgs, DoctorArgs, DownArgs, StatusArgs, UpArgs};
+pub(crate) use self::config::{ConfigAction, ConfigArgs};
+pub(crate) use self::daemon::{
+    CompletionsArgs, DoctorArgs, DownArgs, EventsArgs, GcArgs, RmArgs, StatusArgs, UpArgs,
+};
+pub(crate) use self::limits::{BudgetArgs, Limit, limit};
 use self::owners::{LanesArgs, SessionsArgs};
 use crate::commands::lanes::parse as lane;
 use crate::duration::{parse as duration, parse_size as size, parse_stall as stall};
@@ -28,12 +34,16 @@ macro_rules! verbs {
 
         /// The whole command line. What a verb takes is built only when that verb is used, or shown.
         pub(crate) fn command() -> Command {
-            base().subcommands([$(
-                Command::new($name)
-                    .about($about)
-                    .after_help(concat!("Examples:\n", $examples))
-                    .defer(<$args as Args>::augment_args),
-            )*])
+            let command = base();
+            $(
+                let command = command.subcommand(
+                    Command::new($name)
+                        .about($about)
+                        .after_help(concat!("Examples:\n", $examples))
+                        .defer(<$args as Args>::augment_args),
+                );
+            )*
+            command
         }
 
         pub(crate) fn parse(args: &[OsString]) -> Result<Verb, clap::Error> {
@@ -47,11 +57,12 @@ macro_rules! verbs {
 }
 
 verbs! {
-    "run" Run(RunArgs), "Run a command as a task: here in the foreground, or detached with -d",
+    "run" Run(Box<RunArgs>), "Run a command as a task: here in the foreground, or detached with -d",
     "  belay run -- cargo test                   here, with its output and its exit code
   belay run -d --name web -- npm run dev    in the background; prints the id
   belay run -d -c 'make && make check'      a line for the shell
   belay run --timeout 10m -- ./long-job     stopped after ten minutes; exit code 124
+  belay run --max-memory 2G --max-output 100M -- ./untested
   belay run --explain -c 'a & b'            what would be done with the &; runs nothing
   belay run --pty -- vim notes              at a terminal of its own; Ctrl-B d leaves it running";
     "ps" Ps(PsArgs), "List the tasks that run",
@@ -130,6 +141,12 @@ verbs! {
   belay status --json";
     "doctor" Doctor(DoctorArgs), "Look for what is wrong, and say what to do",
     "  belay doctor";
+    "config" Config(ConfigArgs), "Show the settings and where each comes from, and change them",
+    "  belay config                                all of them
+  belay config set defaults.timeout 30m       for every task from now on that does not say otherwise
+  belay config set hooks.on_end '[\"notify-send\", \"a task ended\"]'
+  belay config unset defaults.timeout
+  $EDITOR \"$(belay config path)\"";
     "completions" Completions(CompletionsArgs), "Print completions for a shell",
     "  belay completions bash > ~/.local/share/bash-completion/completions/belay
   belay completions zsh > ~/.zfunc/_belay
@@ -174,24 +191,24 @@ pub(crate) struct RunArgs {
     /// Set a variable in its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<OsString>,
-    /// Stop it when it has run so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) timeout: Option<Duration>,
-    /// What the timeout does while somebody waits for it
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTimeout::Stop, requires = "timeout")]
-    pub(crate) on_timeout: OnTimeout,
+    /// Stop it when it has run so long; `none` for no limit although a setting gives one
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    pub(crate) timeout: Option<Limit>,
+    /// What the timeout does while somebody waits for it; stop, unless a setting says otherwise
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) on_timeout: Option<OnTimeout>,
     /// What happens to it when this command dies without a word
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnDisconnect::Detach)]
     pub(crate) on_disconnect: OnDisconnect,
-    /// Stop it when it has been detached so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) ttl: Option<Duration>,
-    /// Stop it when it has written nothing for so long
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) silence: Option<Duration>,
     /// Look so often whether it gets on; tell when it does not, or with :stop, stop it
     #[arg(long, value_name = "DURATION[:tell|:stop]", value_parser = stall)]
     pub(crate) stall: Option<StallParams>,
+    /// Stop it when it has been detached so long, or `none`
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    pub(crate) ttl: Option<Limit>,
+    /// Stop it when it has written nothing for so long, or `none`
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    pub(crate) silence: Option<Limit>,
     /// How long it may take to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
@@ -225,6 +242,12 @@ pub(crate) struct RunArgs {
     /// How much of its output is kept
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) output_limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) budgets: BudgetArgs,
+    /// A line for the shell to run once when it has ended, with what there is to know in `BELAY_TASK_STATUS` and
+    /// its like
+    #[arg(long, value_name = "LINE")]
+    pub(crate) notify: Option<String>,
     /// Print the task as JSON; in the foreground when it has ended, and its output is not shown
     #[arg(long)]
     pub(crate) json: bool,
@@ -450,49 +473,4 @@ pub(crate) struct ShellArgs {
     /// What the real shell is given, as it stands
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) args: Vec<OsString>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct RmArgs {
-    /// The tasks
-    #[arg(value_name = "ID", required = true)]
-    pub(crate) ids: Vec<String>,
-    /// One object a line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct GcArgs {
-    /// Every ended task, whatever the rules say
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// Only say what would be removed
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct EventsArgs {
-    /// Go on with what comes
-    #[arg(short, long)]
-    pub(crate) follow: bool,
-    /// Only events with a higher number
-    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
-    pub(crate) after: u64,
-    /// Only what happened to this task
-    #[arg(long, value_name = "ID")]
-    pub(crate) task: Option<String>,
-    /// Only what happened in this session
-    #[arg(long, value_name = "SESSION")]
-    pub(crate) session: Option<String>,
-    /// Only events of this type: task.ended, or task.* for all about tasks; may be given again
-    #[arg(long = "type", value_name = "TYPE")]
-    pub(crate) types: Vec<String>,
-    /// One object a line
-    #[arg(long)]
-    pub(crate) json: bool,
 }

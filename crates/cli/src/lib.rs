@@ -6,7 +6,6 @@ mod caller;
 mod commands;
 mod context;
 mod cursor;
-mod duration;
 mod error;
 mod keys;
 mod live;
@@ -18,6 +17,8 @@ mod ui;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+use belay_protocol::units as duration;
 
 pub use crate::commands::shell::is_called_as_shell;
 
@@ -66,7 +67,7 @@ fn dispatch(args: &[OsString], context: &mut Context) -> Result<u8, CliError> {
 
 fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
     match verb {
-        Verb::Run(args) => commands::run::run(args, context),
+        Verb::Run(args) => commands::run::run(*args, context),
         Verb::Ps(args) => commands::ps::run(&args, context),
         Verb::Inspect(args) => commands::inspect::run(&args, context),
         Verb::Logs(args) => commands::logs::run(&args, context),
@@ -86,6 +87,7 @@ fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
         Verb::Down(args) => commands::down::run(&args, context),
         Verb::Status(args) => commands::status::run(&args, context),
         Verb::Doctor(args) => commands::doctor::run(&args, context),
+        Verb::Config(args) => commands::config::run(&args, context),
         Verb::Completions(args) => commands::completions::run(&args, context),
     }
 }

@@ -4,7 +4,7 @@ use belay_protocol::Timestamp;
 use belay_protocol::life::{ClockName, ExitStatus, Receipt, StopLevel, SurvivorInfo};
 use belay_protocol::shell::LineVerdict;
 use belay_protocol::task::{
-    AttemptInfo, LeaderInfo, OutcomeInfo, StallEvidence, StallInfo, Status, TaskInfo,
+    AttemptInfo, BudgetInfo, Budgets, LeaderInfo, OutcomeInfo, StallEvidence, StallInfo, Status, TaskInfo,
 };
 
 use crate::ui::human;
@@ -190,14 +190,25 @@ pub(crate) fn sentence(task: &TaskInfo) -> String {
             }
             (Some(error), _) => format!("{status}: {}", error.message),
             (None, Some(budget)) => {
-                format!(
-                    "{status}: the budget {} of {} is used up ({})",
-                    budget.name, budget.limit, budget.used
-                )
+                format!("{status}: {}", beyond(budget))
             }
             (None, None) => own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}")),
         },
         _ => own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}")),
+    }
+}
+
+/// Which budget, what it used, and what it may use.
+fn beyond(budget: &BudgetInfo) -> String {
+    let BudgetInfo { name, limit, used } = budget;
+    let (may, size) = (*limit, human::size);
+    match name.as_str() {
+        Budgets::OUTPUT => format!("it wrote {}, and may write {}", size(*used), size(may)),
+        Budgets::MEMORY => format!("it used {} of memory, and may use {}", size(*used), size(may)),
+        Budgets::PROCESSES => {
+            format!("it had {}, and may have {may}", human::count(*used, "process", "processes"))
+        }
+        _ => format!("it used {used} of its budget {name} of {may}"),
     }
 }
 

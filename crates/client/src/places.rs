@@ -123,6 +123,11 @@ impl Places {
     pub fn socket(&self) -> PathBuf {
         self.runtime_dir.join("daemon.sock")
     }
+
+    /// The file with the settings, whether it is there or not.
+    pub fn config_file(&self) -> PathBuf {
+        self.home.join(vars::CONFIG_FILE)
+    }
 }
 
 fn too_long(dir: &Path) -> bool {

@@ -3,10 +3,9 @@
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{Defaults, OnEnd};
-use belay_protocol::task::StartParams;
+use belay_protocol::task::{NoLimit, StartParams};
 
 use crate::answer::Caller;
-use crate::config::bounds;
 use crate::core::Core;
 use crate::rights::Scope;
 use crate::sessions::{STANDING, is_in};
@@ -64,9 +63,9 @@ impl<W: World> Core<W> {
 
     /// Foreground and background count alike, and so does what waits.
     fn check_limits(&self, place: &Place) -> Result<(), RpcError> {
-        if self.tasks.len() >= bounds::LIVE_TASKS {
-            let message =
-                format!("{} tasks are live, which is the most this daemon holds", bounds::LIVE_TASKS);
+        let most = self.config.max_tasks;
+        if self.tasks.len() >= most {
+            let message = format!("as many tasks are live as daemon.max_tasks allows: {most}");
             return Err(RpcError::new(ErrorKind::Limit, message).hint("stop some, or wait for some to end"));
         }
         let sessions = place.lineage.iter().filter(|above| **above != place.session).chain([&place.session]);
@@ -98,6 +97,15 @@ fn bound(params: &StartParams, on_end: OnEnd, defaults: &Defaults) -> Result<(),
             "keep",
             "the session's tasks end with it; what runs inside it cannot change that".to_owned(),
         );
+    }
+    for (none, most) in [
+        (NoLimit::Timeout, defaults.timeout_ms),
+        (NoLimit::Ttl, defaults.ttl_ms),
+        (NoLimit::Silence, defaults.silence_ms),
+    ] {
+        if let Some(most) = most.filter(|_| params.no_limits.contains(&none)) {
+            return refuse("no_limits", format!("the session allows {most}, and no limit was asked for"));
+        }
     }
     for (field, asked, most) in [
         ("timeout_ms", params.timeout_ms, defaults.timeout_ms),

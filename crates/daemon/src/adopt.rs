@@ -33,6 +33,7 @@ impl<W: World> Core<W> {
             None,
             object(json!({ "version": env!("CARGO_PKG_VERSION"), "adopting": live.len() })),
         );
+        self.load_hooks()?;
         for row in live {
             let id = row.id.clone();
             match Entry::from_row(row) {
@@ -55,6 +56,7 @@ impl<W: World> Core<W> {
     }
 
     fn reach_for(&mut self, entry: Entry) {
+        self.hook_is_known(&entry);
         let id = entry.id.clone();
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);

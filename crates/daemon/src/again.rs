@@ -18,7 +18,8 @@ impl<W: World> Core<W> {
     /// Nothing of this task was ever started. Whoever wanted it may say so again for a while; one who gave no token cannot.
     pub(crate) fn await_start(&mut self, id: &str) {
         let Some(task) = self.tasks.get_mut(id) else { return };
-        if task.entry.token.is_none() || task.entry.doc.boot != self.boot {
+        let nobody = task.entry.token.is_none() || task.entry.doc.hook.is_some();
+        if nobody || task.entry.doc.boot != self.boot {
             return self.end_not_handed_over(id);
         }
         task.shim = None;

@@ -221,6 +221,8 @@ impl<W: World> Core<W> {
             Call::SessionNotices(params) => self.session_notices(caller, &params),
             Call::LaneList(_) => self.lane_list(caller),
             Call::LaneRelease(params) => self.lane_release(caller, &params),
+            Call::ConfigGet(params) => self.config_get(caller, &params),
+            Call::ConfigSet(params) => self.config_set(caller, &params),
             Call::TaskStart(params) => self.task_start(caller, *params),
             Call::TaskGet(params) => self.task_get(caller, &params),
             Call::TaskList(params) => self.task_list(caller, &params),

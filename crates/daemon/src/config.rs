@@ -1,16 +1,30 @@
-//! The daemon's settings and bounds, in one place. Reading the environment is done by whoever starts it.
+//! The daemon's bounds, and its settings as the rest of it uses them. Where they come from is `settings`' matter.
 
 use std::path::PathBuf;
 use std::time::Duration;
+
+use belay_protocol::Bytes;
+use belay_protocol::daemon::ContainmentInfo;
+
+use crate::defaults::Defaults;
+use crate::settings::{Found, Hook, Settings};
 
 /// Bounds that no setting changes; what happens at each is written beside it.
 pub mod bounds {
     /// Beyond it a new connection is told `busy` and closed.
     pub const CLIENTS: usize = 512;
-    /// Beyond it a start is refused with `busy`.
+    /// Beyond it a start is refused with `busy`; `daemon.max_tasks` may be less.
     pub const LIVE_TASKS: usize = 10_000;
     /// The shortest time between two looks at whether a task gets on.
     pub const STALL_MS: u64 = 100;
+    /// Hooks that run at once; the others wait as documents of the journal.
+    pub const HOOKS: usize = 16;
+    /// How often a hook that did not get as far as a process is started again.
+    pub const HOOK_TRIES: u32 = 5;
+    pub const HOOK_TTL_MS: u64 = 60_000;
+    /// What a hook is told of a command or a reason, and how long its own line may be.
+    pub const HOOK_FACT_BYTES: usize = 4_096;
+    pub const HOOK_LINE_BYTES: usize = 16_384;
     /// Beyond it a client is not read from until it has read: others are served meanwhile.
     pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
     /// What all clients together may have sent of lines that have no end yet; beyond it, whoever sends more of a long one
@@ -92,6 +106,14 @@ impl Default for Retention {
     }
 }
 
+/// What a session gets that does not say otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionDefaults {
+    pub lease_ms: Option<u64>,
+    pub grace_ms: Option<u64>,
+    pub max_tasks: Option<u64>,
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub home: PathBuf,
@@ -99,13 +121,59 @@ pub struct Config {
     /// None: never leave.
     pub idle_exit: Option<Duration>,
     pub retention: Retention,
-    pub containment: belay_protocol::daemon::ContainmentInfo,
-    pub output_limit_bytes: u64,
+    pub containment: ContainmentInfo,
+    pub max_tasks: usize,
+    /// For tasks whose start does not say otherwise.
+    pub defaults: Defaults,
+    pub session: SessionDefaults,
+    /// Run when a task has ended.
+    pub on_end: Option<Hook>,
+    /// What hooks have in their environment.
+    pub hook_env: Vec<Bytes>,
+    /// Where all of it comes from.
+    pub settings: Settings,
 }
 
 impl Config {
-    pub const DEFAULT_OUTPUT_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
     pub const DEFAULT_IDLE_EXIT: Duration = Duration::from_mins(30);
+
+    pub fn new(
+        home: PathBuf,
+        runtime_dir: PathBuf,
+        containment: ContainmentInfo,
+        settings: Settings,
+    ) -> Self {
+        let mut config = Self {
+            home,
+            runtime_dir,
+            idle_exit: settings.idle_exit(),
+            retention: Retention::default(),
+            containment,
+            max_tasks: bounds::LIVE_TASKS,
+            defaults: Defaults::default(),
+            session: SessionDefaults::default(),
+            on_end: None,
+            hook_env: Vec::new(),
+            settings,
+        };
+        config.apply();
+        config
+    }
+
+    /// What the file says now; a file that is wrong changes nothing.
+    pub(crate) fn take_over(&mut self, found: &Found) {
+        self.settings.take_over(found);
+        self.apply();
+    }
+
+    /// Those that may change while the daemon runs.
+    fn apply(&mut self) {
+        self.retention = self.settings.retention();
+        self.max_tasks = self.settings.max_tasks();
+        self.defaults = self.settings.defaults();
+        self.session = self.settings.session();
+        self.on_end = self.settings.on_end();
+    }
 
     pub fn task_dir(&self, id: &str) -> PathBuf {
         self.home.join("tasks").join(id)

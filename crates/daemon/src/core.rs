@@ -19,6 +19,7 @@ use crate::doc::Entry;
 use crate::event::{Action, ClientId, Event, Moment, ShimId};
 use crate::follow::Follow;
 use crate::foreground::KeptMemory;
+use crate::hooks::Hook;
 use crate::sessions::Session;
 use crate::world::{CrashPoint, World};
 
@@ -79,6 +80,8 @@ pub struct Core<W> {
     /// a cgroup to make anew, which would take the processor from whoever waits for the receipt.
     pub(crate) slow_acks: (Vec<Action>, Vec<Action>),
     pub(crate) notices: VecDeque<NoticeInfo>,
+    /// What is to be run because a task has ended, and what of it runs; by the key of its document.
+    pub(crate) hooks: BTreeMap<String, Hook>,
     pub(crate) ended_since_gc: u32,
     counter: u64,
 }
@@ -287,6 +290,7 @@ impl<W: World> Core<W> {
             last: Vec::new(),
             slow_acks: (Vec::new(), Vec::new()),
             notices: VecDeque::new(),
+            hooks: BTreeMap::new(),
             ended_since_gc: 0,
             counter: 0,
         })
@@ -337,6 +341,7 @@ impl<W: World> Core<W> {
         if !(self.batch.is_empty() && self.changed.is_empty()) && self.retry.is_none() {
             self.commit_or_retry();
         }
+        self.start_hooks();
         self.release();
         match (self.journal.is_settled(), self.settling) {
             (false, None) => {

@@ -5,11 +5,12 @@ use belay_model::State;
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shell::LineInfo;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent, ProcessId};
-use belay_protocol::task::{AttemptInfo, OnDisconnect, Size, StallInfo, Status, TaskKind};
+use belay_protocol::task::{AttemptInfo, Budgets, OnDisconnect, Size, StallInfo, Status, TaskKind};
 use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
 use serde::{Deserialize, Serialize};
 
+use crate::hooks::HookPart;
 use crate::lanes::SeatDoc;
 
 /// Everything that is known of a task and may be stored. The environment is not in here, and never will be.
@@ -39,6 +40,14 @@ pub(crate) struct TaskDoc {
     pub keep: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<SeatDoc>,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
+    /// What is run when it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
+    /// It is the run of a hook, or was started by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<HookPart>,
     /// The size that its terminal had last, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,

@@ -25,10 +25,13 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
         ttl_ms,
         silence_ms,
         stall,
+        no_limits,
         grace_ms,
         retries,
         retry_delay_ms,
         output_limit_bytes,
+        budgets,
+        notify,
         token: _,
         session,
         keep,
@@ -38,7 +41,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     } = params;
     let parts =
         (command, cwd, set_env, name, (stdin, merge), detached, (timeout_ms, ttl_ms, silence_ms, grace_ms));
-    let policy = (on_timeout, on_disconnect);
+    let policy = (on_timeout.unwrap_or_default(), on_disconnect);
     let mut text = serde_json::to_vec(&(parts, output_limit_bytes, session, policy)).unwrap_or_default();
     // Behind the rest, so that starts without them have the hash that earlier daemons noted for them.
     if let Some(size) = pty {
@@ -52,6 +55,15 @@ pub(crate) fn of_start(key: &[u8; 32], params: &StartParams) -> String {
     }
     if let Some(stall) = stall {
         text.extend(serde_json::to_vec(stall).unwrap_or_default());
+    }
+    if !budgets.is_empty() {
+        text.extend(serde_json::to_vec(budgets).unwrap_or_default());
+    }
+    if let Some(line) = notify {
+        text.extend(serde_json::to_vec(&("notify", line)).unwrap_or_default());
+    }
+    if !no_limits.is_empty() {
+        text.extend(serde_json::to_vec(no_limits).unwrap_or_default());
     }
     keyed(key, &text)
 }

@@ -15,7 +15,7 @@ use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::{Core, Timer, TimerKey};
 use crate::event::{Action, ClientId, ShimId};
-use crate::handlers::task_start::check_text;
+use crate::handlers::check::check_text;
 use crate::life::object;
 use crate::world::World;
 

@@ -1,5 +1,7 @@
 //! What each method does, a file a noun. Reading parameters and finding the handler is `answer`'s work.
 
+pub(crate) mod check;
+mod config;
 mod daemon;
 mod event;
 mod lane;

@@ -57,6 +57,7 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         processes: live.processes.cloned(),
         output: output_info(entry, live),
         clocks: clocks_info(entry, live.now),
+        budgets: doc.budgets,
         stopping: live.state.and_then(stopping_info),
         outcome: end.map(outcome_info),
         held_by: doc
@@ -115,7 +116,9 @@ fn stopping_info(state: &State) -> Option<StoppingInfo> {
             let why = reason.as_ref().map_or_else(|| limit.clone(), |reason| format!("{limit}: {reason}"));
             (format!("clock:{}", clock.name()), Some(why))
         }
-        Cause::Budget { budget, .. } => (format!("budget:{budget}"), None),
+        Cause::Budget { budget, limit, used } => {
+            (format!("budget:{budget}"), Some(format!("used {used}, limit {limit}")))
+        }
     };
     Some(StoppingInfo { level: stopping.level.to_wire(), actor, reason })
 }

@@ -8,7 +8,7 @@ mod real;
 mod run;
 mod search;
 mod server;
-mod settings;
+mod settings_file;
 mod shims;
 mod start;
 

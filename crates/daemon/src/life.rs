@@ -14,7 +14,7 @@ use belay_record::convert::{Wire as _, event_from_wire, outcome_info, status};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Pending, What};
-use crate::core::{Core, ShimStage, Task};
+use crate::core::{Core, ShimStage};
 use crate::event::{Action, Moment, ShimId};
 use crate::foreground::detached_by;
 use crate::handlers::task::not_running;
@@ -183,6 +183,7 @@ impl<W: World> Core<W> {
     pub(crate) fn finish_task(&mut self, id: &str) {
         let Some(task) = self.tasks.remove(id) else { return };
         self.put(&task.entry);
+        self.wish_for_hooks(&task.entry);
         self.expect_nobody(task.caller_due);
         self.expect_nobody(task.unsaid);
         self.excuse(task.entry.parent.as_deref());
@@ -224,34 +225,6 @@ impl<W: World> Core<W> {
             self.end_follow(follow, info.output.bytes);
         }
         self.ended_since_gc += 1;
-    }
-
-    /// The number of the event that tells the end of this task.
-    fn end_number(&self, id: &str) -> u64 {
-        let is_it = |event: &&belay_journal::EventRow| {
-            event.task.as_deref() == Some(id) && event.kind == "task.ended"
-        };
-        self.batch
-            .events
-            .iter()
-            .rev()
-            .find(is_it)
-            .map_or_else(|| self.journal.last_event(), |event| event.seq)
-    }
-
-    /// Whether the client of the task's session hears of its end anyway: it waits for it, or has stopped it itself.
-    fn is_told(&self, task: &Task, info: &TaskInfo) -> bool {
-        let session = &task.entry.session;
-        let own = format!("session:{session}");
-        let actor = info.outcome.as_ref().and_then(|outcome| outcome.actor.as_deref());
-        let is_own = |actor: &str| {
-            actor.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-        };
-        let waits = |id: &u64| {
-            let pending = self.pending.get(id).filter(|pending| pending.awaited().is_some());
-            pending.is_some_and(|pending| self.speaks_for(pending.caller.client, session))
-        };
-        actor.is_some_and(is_own) || task.pending.iter().any(waits)
     }
 
     fn answer_ended(&mut self, pending: Pending, info: &TaskInfo, follows: &[u64]) {

@@ -10,7 +10,7 @@ use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
 use crate::event::Action;
-use crate::handlers::task_start::{check_line, no_zero_bytes};
+use crate::handlers::check::{check_line, no_zero_bytes};
 use crate::world::World;
 
 /// Where a shell is looked for when the caller's environment has no PATH.

@@ -5,7 +5,7 @@ use belay_protocol::session::{Leftover, SessionState};
 use belay_protocol::task::{Status, TaskInfo};
 
 use crate::config::bounds;
-use crate::core::Core;
+use crate::core::{Core, Task};
 use crate::doc::Entry;
 use crate::sessions::STANDING;
 use crate::world::World;
@@ -22,6 +22,35 @@ impl<W: World> Core<W> {
             }
         }
         Ok(())
+    }
+
+    /// The number of the event that tells the end of this task.
+    pub(crate) fn end_number(&self, id: &str) -> u64 {
+        let is_it = |event: &&belay_journal::EventRow| {
+            event.task.as_deref() == Some(id) && event.kind == "task.ended"
+        };
+        self.batch
+            .events
+            .iter()
+            .rev()
+            .find(is_it)
+            .map_or_else(|| self.journal.last_event(), |event| event.seq)
+    }
+
+    /// Whether the client of the task's session hears of its end anyway: it waits for it, or has stopped it itself.
+    pub(crate) fn is_told(&self, task: &Task, info: &TaskInfo) -> bool {
+        let session = &task.entry.session;
+        let own = format!("session:{session}");
+        let actor = info.outcome.as_ref().and_then(|outcome| outcome.actor.as_deref());
+        let is_own = |actor: &str| {
+            actor.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        let waits = |id: &u64| {
+            let pending = self.pending.get(id).filter(|pending| pending.awaited().is_some());
+            pending.is_some_and(|pending| self.speaks_for(pending.caller.client, session))
+        };
+        // A hook is itself a telling.
+        task.entry.doc.hook.is_some() || actor.is_some_and(is_own) || task.pending.iter().any(waits)
     }
 
     /// A task of these sessions has ended, before that is durable: what did not end properly is remembered, and its session's

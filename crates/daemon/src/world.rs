@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use belay_protocol::task::ProcessInfo;
 use belay_record::{EndFile, LogReader};
 
+use crate::settings::{Found, Stamp};
+
 pub trait World {
     fn random(&mut self, bytes: &mut [u8]) -> io::Result<()>;
     /// Everybody below this process and in this cgroup.
@@ -23,6 +25,12 @@ pub trait World {
     fn is_shim_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;
     /// The names of all shims that have a socket, alive or not.
     fn shim_names(&self, runtime_dir: &Path) -> Vec<String>;
+    /// What tells whether the file of settings is another than before; none where there is no such file.
+    fn settings_stamp(&self, path: &Path) -> Option<Stamp>;
+    fn settings_file(&self, path: &Path) -> io::Result<Found>;
+    /// Puts the file there whole, or leaves what was there.
+    fn write_settings(&self, path: &Path, text: &[u8]) -> io::Result<()>;
+    fn is_dir(&self, path: &Path) -> bool;
     fn find_program(&self, name: &std::ffi::OsStr, path: &[u8]) -> Option<PathBuf>;
     fn user_name(&self, uid: u32) -> String;
     fn boot(&self) -> String;

@@ -481,7 +481,9 @@ fn natural_end(leader: Leader) -> Outcome {
 }
 
 fn stopped_end(now: Stopping) -> Outcome {
-    if now.delivered.came_too_late(now.leader) {
+    // What was used up stays used up, whoever was quicker: the stop, or the end of the command.
+    let is_used_up = matches!(now.cause, Cause::Budget { .. });
+    if !is_used_up && now.delivered.came_too_late(now.leader) {
         return natural_end(now.leader);
     }
     let exit = now.leader.exit();

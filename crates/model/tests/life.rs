@@ -304,6 +304,23 @@ fn an_end_that_no_signal_reached_is_the_commands_own() {
     assert_eq!(ended, State::Ended(Outcome::Exited(Exit::Code(0))));
 }
 
+// proves R6: what was used up stays used up, whoever was quicker
+#[test]
+fn a_budget_that_ran_out_is_the_end_also_of_one_that_no_signal_reached() {
+    let ended = run(
+        &Policy::default(),
+        running(),
+        vec![
+            Event::BudgetRanOut { budget: "output".to_owned(), limit: 10, used: 11 },
+            Event::Signalled(Delivered::default()),
+            Event::LeaderExited(Exit::Code(0)),
+            Event::TreeEmpty,
+        ],
+    );
+    let (budget, exit) = ("output".to_owned(), Some(Exit::Code(0)));
+    assert_eq!(ended, State::Ended(Outcome::OverBudget { budget, limit: 10, used: 11, exit }));
+}
+
 #[test]
 fn a_sigkill_that_came_too_late_shows_in_the_exit_status() {
     let kill = Event::Stop(StopOrder::new(Level::Kill, "tester", None));

@@ -1,5 +1,5 @@
-//! One cgroup (v2) per task: making it, asking whether anybody is in it, killing all of it, removing it. It sets no
-//! limits and moves no process: processes are born in it. Whether there is a place for such cgroups is `probe`'s business.
+//! One cgroup (v2) per task: making it, asking whether anybody is in it, killing all of it, removing it. It moves
+//! no process: processes are born in it. What it may use is `limits`' business, whether there is a place for it `probe`'s.
 
 use std::fs;
 use std::io;

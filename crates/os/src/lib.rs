@@ -13,6 +13,7 @@ compile_error!(
 pub mod cgroup;
 pub mod daemonize;
 pub mod fds;
+pub mod limits;
 pub mod process;
 pub mod pty;
 pub mod signal;

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::Cgroup;
+use crate::limits::{self, Available};
 use crate::process::{monotonic_us, own_pid};
 use crate::spawn::{Session, SpawnSpec, Stage, spawn};
 
@@ -38,6 +39,8 @@ pub struct Probe {
     pub why: String,
     /// The controllers to be had there.
     pub controllers: Vec<String>,
+    /// Which limits the cgroups of tasks can have.
+    pub limits: Available,
 }
 
 /// Looks for a place for cgroups, and makes `name` in it.
@@ -45,8 +48,15 @@ pub fn probe(name: &str) -> Probe {
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let (layout, v2_mounts) = read_mounts(&mounts);
-    let mut probe =
-        Probe { layout, mount: None, own: None, usable: None, why: String::new(), controllers: Vec::new() };
+    let mut probe = Probe {
+        layout,
+        mount: None,
+        own: None,
+        usable: None,
+        why: String::new(),
+        controllers: Vec::new(),
+        limits: Available::default(),
+    };
     let Some(first) = v2_mounts.first() else {
         probe.why = match layout {
             Layout::V1Only => "only cgroup v1 is mounted, which cannot hold a task".to_owned(),
@@ -65,6 +75,7 @@ pub fn probe(name: &str) -> Probe {
     let base = own.join(name);
     match try_out(&base) {
         Ok(()) => {
+            probe.limits = limits::enable(&own, &base);
             probe.controllers = controllers(&base);
             probe.why = format!("tasks can have their own cgroups below {}", base.display());
             probe.usable = Some(base);

@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use crate::cgroup::Cgroup;
+use crate::limits::Usage;
 pub use crate::lost::kill_lost;
 use crate::process::{
     Identity, Pid, ProcessInfo, Stat, identity, info, monotonic_us, own_pid, signal_identity, stat,
@@ -169,6 +170,16 @@ impl Tree {
         let living = below.iter().chain(&others).map(|stat| stat.cpu_ticks.saturating_add(stat.waited_ticks));
         let waited = stat(own_pid()).map_or(0, |own| own.waited_ticks);
         ticks_to_ms(living.fold(waited, u64::saturating_add))
+    }
+
+    /// What everybody alive uses together, at one quick look.
+    pub fn usage(&self) -> Usage {
+        let (below, others) = self.look(walk(own_pid()));
+        let page = rustix::param::page_size() as u64;
+        below.iter().chain(&others).fold(Usage::default(), |sum, one| Usage {
+            memory_bytes: sum.memory_bytes.saturating_add(one.rss_pages.saturating_mul(page)),
+            processes: sum.processes.saturating_add(u64::from(one.threads.max(1))),
+        })
     }
 
     /// Those below the calling process, and beside them those that are only in the cgroup.

@@ -91,6 +91,28 @@ pub struct ContainmentInfo {
     pub layout: String,
     pub cgroup: Option<Bytes>,
     pub why: String,
+    /// How budgets of memory and processes are enforced.
+    #[serde(default)]
+    pub budgets: BudgetsHeld,
+}
+
+/// Who enforces a budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcer {
+    /// The kernel, at once.
+    Kernel,
+    /// The holder of the task, which looks four times a second: a budget can be exceeded for a moment.
+    #[default]
+    Sampling,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BudgetsHeld {
+    pub memory: Enforcer,
+    pub processes: Enforcer,
+    /// Why the kernel does not, where it does not.
+    pub why: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

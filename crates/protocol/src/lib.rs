@@ -5,6 +5,7 @@
 //! the daemon that started it.
 
 pub mod bytes;
+pub mod config;
 pub mod daemon;
 pub mod error;
 pub mod event;
@@ -18,6 +19,7 @@ pub mod shell;
 pub mod shim;
 pub mod task;
 pub mod time;
+pub mod units;
 pub mod vars;
 
 pub use bytes::Bytes;

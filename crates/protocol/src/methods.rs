@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorKind, RpcError};
-use crate::{daemon, event, lane, output, session, shell, task};
+use crate::{config, daemon, event, lane, output, session, shell, task};
 
 /// One method: a name and the types that go with it.
 pub trait Method {
@@ -97,6 +97,10 @@ methods! {
     LaneList = "lane/list" (lane::ListParams) -> lane::ListResult;
     /// Let a fenced owner have the lane again.
     LaneRelease = "lane/release" (lane::ReleaseParams) -> lane::ReleaseResult;
+    /// The settings: what counts now, and where each comes from.
+    ConfigGet = "config/get" (config::GetParams) -> config::GetResult;
+    /// Writes one setting into the file, or takes it out, and lets it count at once where that can be.
+    ConfigSet = "config/set" (config::SetParams) -> config::SetResult;
     /// Start a command as a task.
     TaskStart = "task/start" (task::StartParams) -> task::TaskInfo;
     /// One task, with its processes.

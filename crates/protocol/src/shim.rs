@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 use crate::life::{
     CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
 };
-use crate::task::{OnTimeout, Size, StallEvidence, StallParams};
+use crate::task::{Budgets, OnTimeout, Size, StallEvidence, StallParams};
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
 pub const SHIM_PROTOCOL: u32 = 1;
@@ -102,6 +102,8 @@ pub struct Start {
     pub clocks: Clocks,
     /// How much output is kept on disk.
     pub output_limit_bytes: u64,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
     /// So much of the output stays in memory while somebody waits for the task.
     #[serde(default)]
     pub memory_bytes: u64,
@@ -221,6 +223,8 @@ pub struct Spec {
     pub detached: bool,
     pub clocks: Clocks,
     pub started_ms: i64,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
     /// The size that its terminal has now.
     #[serde(default)]
     pub pty: Option<Size>,

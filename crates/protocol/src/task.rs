@@ -1,6 +1,7 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
 mod attempt;
+mod limits;
 mod stall;
 mod status;
 mod stop;
@@ -18,6 +19,7 @@ use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
 pub use attempt::AttemptInfo;
+pub use limits::{Budgets, NoLimit};
 pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
 pub use status::{Health, Status};
 pub use stop::{StopParams, StopResult, StopVerdict};
@@ -118,8 +120,8 @@ pub struct StartParams {
     /// For the foreground; if it is detached from the start, for the whole run.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    #[serde(default)]
-    pub on_timeout: OnTimeout,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnTimeout>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
     /// Counts from the moment nobody waits.
@@ -130,6 +132,9 @@ pub struct StartParams {
     /// Look whether it gets on. None: nobody looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<StallParams>,
+    /// Clocks that it shall not have although a setting gives one to every task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub no_limits: Vec<NoLimit>,
     #[serde(default)]
     pub grace_ms: Option<u64>,
     /// Run it again, at most so often (1 000), when it has failed by itself: with an exit code other than 0, or of a signal that
@@ -141,6 +146,11 @@ pub struct StartParams {
     pub retry_delay_ms: Option<u64>,
     #[serde(default)]
     pub output_limit_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
+    /// A line for the shell that is run once when the task has ended, however it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
     /// Two starts with the same token are one task.
     #[serde(default)]
     pub token: Option<String>,
@@ -222,6 +232,8 @@ pub struct TaskInfo {
     pub processes: Option<Vec<ProcessInfo>>,
     pub output: OutputInfo,
     pub clocks: ClocksInfo,
+    #[serde(default, skip_serializing_if = "Budgets::is_empty")]
+    pub budgets: Budgets,
     /// While it is being stopped: why, how, and how long that may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping: Option<StoppingInfo>,

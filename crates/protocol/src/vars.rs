@@ -1,4 +1,7 @@
-//! Every environment variable that Belay reads or sets, once, with its meaning.
+//! Every environment variable that Belay reads or sets, once, with its meaning; and the name of the file of settings.
+
+/// In the home. What is set by a variable counts before what is set in there.
+pub const CONFIG_FILE: &str = "config.toml";
 
 /// Where the state lives: journal, output, log. Default: `$XDG_STATE_HOME/belay`, else `~/.local/state/belay`.
 pub const HOME: &str = "BELAY_HOME";
@@ -28,6 +31,9 @@ pub const TASK: &str = "BELAY_TASK";
 /// Set in every task: the home of the daemon that holds it. No daemon of that home is started from inside, because it
 /// would be a part of the task and die with it.
 pub const TASK_HOME: &str = "BELAY_TASK_HOME";
+
+/// The beginning of the variables in which a hook is told of the task that has ended: `BELAY_TASK_ID`, `_STATUS` and so on.
+pub const TASK_FACT: &str = "BELAY_TASK_";
 
 /// Set in every task: the session it belongs to.
 pub const SESSION: &str = "BELAY_SESSION";

@@ -43,6 +43,12 @@ pub enum Input {
     /// No child is left, nobody is in the cgroup, and every byte has been read.
     TreeEmpty,
     Output,
+    /// It has used more than it may.
+    OverBudget {
+        budget: &'static str,
+        limit: u64,
+        used: u64,
+    },
     Signalled(Strike),
     /// Asked for with [`Action::Look`].
     Looked(Look),
@@ -220,6 +226,10 @@ impl Core {
                 self.gets_on_again(now, &mut actions);
             }
             Input::Looked(look) => self.looked(now, look, &mut actions),
+            Input::OverBudget { budget, limit, used } => {
+                let budget = budget.to_owned();
+                self.event(now, Event::BudgetRanOut { budget, limit, used }, &mut actions);
+            }
             Input::Signalled(strike) => self.signalled(now, strike, &mut actions),
             Input::Survivors(survivors) => self.event(now, Event::Survivors(survivors), &mut actions),
             Input::Finished { output, capture } => self.finished(output, capture, &mut actions),
@@ -294,6 +304,7 @@ impl Core {
                 detached: start.detached,
                 clocks: start.clocks,
                 started_ms: now.wall_ms,
+                budgets: start.budgets,
                 pty: start.pty,
             },
             policy: policy_from_wire(&start.clocks, start.detached),

@@ -1,6 +1,7 @@
 //! The shim's loop: waits for whatever comes, feeds it to the core, and does what the core says. It decides nothing
 //! about the life of a task.
 
+mod budget;
 mod look;
 mod say;
 mod talk;
@@ -28,6 +29,7 @@ use belay_protocol::task::Size;
 use belay_record::LogWriter;
 
 use self::wait::Source;
+use crate::budget::Budgets;
 use crate::core::{Action, Core, Identity, Input, Moment};
 use crate::kill::{self, Killing};
 use crate::link::Link;
@@ -63,6 +65,7 @@ struct Shim {
     null: OwnedFd,
     task: Option<Task>,
     killing: Option<Killing>,
+    budgets: Option<Budgets>,
     watched: bool,
     told_bytes: u64,
     /// What is queued may wait until then for something that goes with it.
@@ -139,6 +142,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         null,
         task: None,
         killing: None,
+        budgets: None,
         watched: false,
         told_bytes: 0,
         hold_until_ms: None,
@@ -166,10 +170,11 @@ impl Shim {
                         }
                     }
                     // The level is read below, with everything else about the tree.
-                    Source::Cgroup => {}
+                    Source::Cgroup | Source::Budget => {}
                 }
             }
             self.look_after_tree()?;
+            self.sample_budgets()?;
             self.quiet_until_ms = self.quiet_until_ms.filter(|until_ms| monotonic_ms() < *until_ms);
             self.feed(Input::Tick)?;
             self.place_output();
@@ -240,6 +245,7 @@ impl Shim {
 
     /// Begins an attempt. What an earlier one has written stays, also if this one cannot be begun.
     fn spawn(&mut self, start: &Start) -> Input {
+        self.budgets = Budgets::begin(start.budgets, self.tree.cgroup(), monotonic_ms());
         let made = match start.pty {
             Some(size) => self.spawn_at_terminal(start, size),
             None => self.spawn_on_pipes(start),
@@ -256,6 +262,7 @@ impl Shim {
         };
         output.read_from(source);
         self.task = Some(Task { leader, leader_reaped: false, output, stdin, slave });
+        self.see_where_it_lives();
         Input::Spawned(result)
     }
 
@@ -300,6 +307,8 @@ impl Shim {
     fn look_after_tree(&mut self) -> io::Result<()> {
         let mut reaped = Vec::new();
         let no_child_left = self.tree.reap(&mut reaped)?;
+        // Before the deaths that it was the reason of.
+        self.hear_of_budgets()?;
         let leader = self.live_leader();
         if let Some(Reaped { exit, .. }) =
             reaped.iter().find(|dead| leader.is_some_and(|id| id.pid == dead.pid))
@@ -350,6 +359,7 @@ impl Shim {
             self.quiet_until_ms = Some(monotonic_ms() + QUIET_MS);
         }
         self.place_output();
+        self.count_output()?;
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
     }
 
@@ -374,6 +384,7 @@ impl Shim {
         task.slave = None;
         let any = task.output.drain(&mut self.buffer, now().wall_ms) > 0;
         self.place_output();
+        self.count_output()?;
         if any && self.core.minds_output() { self.feed(Input::Output) } else { Ok(()) }
     }
 
@@ -388,7 +399,9 @@ impl Shim {
         let clean = task.is_none_or(|mut task| task.output.is_closed());
         // A task at a terminal has left the pipes as they were.
         let pipes = self.pipes.take();
-        let pipes = self.tree.renew().and_then(|()| pipes.map_or_else(Pipes::new, Ok));
+        let lifted = self.budgets.take().map_or(Ok(()), Budgets::lift);
+        let renewed = lifted.and_then(|()| self.tree.renew());
+        let pipes = renewed.and_then(|()| pipes.map_or_else(Pipes::new, Ok));
         match pipes {
             Ok(pipes) if clean => {
                 self.pipes = Some(pipes);

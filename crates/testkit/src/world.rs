@@ -10,8 +10,8 @@ use belay_os::process::Identity;
 use belay_protocol::daemon::StatusResult;
 use belay_protocol::methods::{DaemonStatus, EventRead, OutputRead, TaskGet, TaskStart, TaskStop, TaskWait};
 use belay_protocol::task::{
-    AnswerWhen, GetParams, Met, OnDisconnect, OnTimeout, StartParams, StopParams, StopResult, TaskInfo,
-    WaitParams, WaitResult,
+    AnswerWhen, GetParams, Met, OnDisconnect, StartParams, StopParams, StopResult, TaskInfo, WaitParams,
+    WaitResult,
 };
 use belay_protocol::{event, output};
 use tempfile::TempDir;
@@ -209,7 +209,7 @@ impl World {
             merge: false,
             pty: None,
             detached: true,
-            on_timeout: OnTimeout::Stop,
+            on_timeout: None,
             on_disconnect: OnDisconnect::Detach,
             timeout_ms: None,
             ttl_ms: None,
@@ -217,8 +217,11 @@ impl World {
             stall: None,
             retries: 0,
             retry_delay_ms: None,
+            no_limits: Vec::new(),
             grace_ms: None,
             output_limit_bytes: None,
+            budgets: belay_protocol::task::Budgets::default(),
+            notify: None,
             token: None,
             session: None,
             keep: false,

@@ -1,4 +1,4 @@
-//! What the verbs about the daemon itself take.
+//! What the verbs about the daemon itself and its record take.
 
 use std::time::Duration;
 
@@ -6,6 +6,51 @@ use clap::Args;
 use clap_complete::Shell;
 
 use crate::duration::parse as duration;
+
+#[derive(Args, Debug)]
+pub(crate) struct RmArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GcArgs {
+    /// Every ended task, whatever the rules say
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Only say what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EventsArgs {
+    /// Go on with what comes
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only events with a higher number
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    pub(crate) after: u64,
+    /// Only what happened to this task
+    #[arg(long, value_name = "ID")]
+    pub(crate) task: Option<String>,
+    /// Only what happened in this session
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// Only events of this type: task.ended, or task.* for all about tasks; may be given again
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(crate) types: Vec<String>,
+    /// One object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Args, Debug)]
 pub(crate) struct UpArgs {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use belay_protocol::Timestamp;
 use belay_protocol::lane::LaneSeat;
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::{ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, Size, TaskInfo};
+use belay_protocol::task::{Budgets, ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, Size, TaskInfo};
 
 use crate::args::InspectArgs;
 use crate::context::{self, Context};
@@ -60,6 +60,7 @@ pub(crate) fn render(task: &TaskInfo, now: Timestamp, width: Option<usize>, colo
     life(&mut block, task, now);
     output(&mut block, task);
     clocks(&mut block, task);
+    budgets(&mut block, task);
     if let Some(outcome) = &task.outcome {
         end(&mut block, task, outcome);
     }
@@ -179,6 +180,19 @@ fn clocks(block: &mut Block, task: &TaskInfo) {
         if let Some(clock) = clock {
             block.line(name, &clock_text(clock));
         }
+    }
+}
+
+fn budgets(block: &mut Block, task: &TaskInfo) {
+    let Budgets { output_bytes, memory_bytes, processes } = task.budgets;
+    let parts = [
+        output_bytes.map(|bytes| format!("{} of output", human::size(bytes))),
+        memory_bytes.map(|bytes| format!("{} of memory", human::size(bytes))),
+        processes.map(|many| human::count(many, "process", "processes")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if !parts.is_empty() {
+        block.line("Budgets", &parts.join(", "));
     }
 }
 

@@ -60,7 +60,10 @@ const fn empty(all: bool) -> &'static str {
 /// Puts each task below what has started it, newest first within one level, and says how deep each is.
 pub(crate) fn tree(tasks: &mut Vec<TaskInfo>) -> Vec<usize> {
     let known: BTreeSet<String> = tasks.iter().map(|task| task.id.clone()).collect();
-    let above = |task: &TaskInfo| task.lineage.iter().rev().find(|above| known.contains(*above)).cloned();
+    let above = |task: &TaskInfo| {
+        let lineage = task.lineage.iter().rev();
+        lineage.chain(&task.parent).find(|above| known.contains(*above)).cloned()
+    };
     let mut below: BTreeMap<Option<String>, Vec<TaskInfo>> = BTreeMap::new();
     for task in tasks.drain(..) {
         below.entry(above(&task)).or_default().push(task);

@@ -8,9 +8,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams, TaskInfo};
+use belay_protocol::task::{
+    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, OnTimeout, StartParams, TaskInfo,
+};
 
-use crate::args::{self, RunArgs};
+use crate::args::{self, Limit, RunArgs};
 use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::duration::millis;
@@ -79,6 +81,10 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartPar
         "" => Err(CliError::usage("--token is empty").hint("leave it out, or give any text")),
         _ => Ok(token),
     })?;
+    let clocks =
+        [(args.timeout, NoLimit::Timeout), (args.ttl, NoLimit::Ttl), (args.silence, NoLimit::Silence)];
+    let no_limits = clocks.into_iter().filter(|(said, _)| *said == Some(Limit::None)).map(|(_, name)| name);
+    let no_limits = no_limits.collect();
     Ok(StartParams {
         command,
         cwd: caller::directory(args.cwd.as_deref())?.into_os_string().into(),
@@ -92,22 +98,29 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartPar
         merge: args.merge,
         pty: args.pty.then(live::size_for_task),
         detached: args.detach,
-        timeout_ms: args.timeout.map(millis),
-        on_timeout: match args.on_timeout {
+        timeout_ms: args.timeout.and_then(Limit::ms),
+        on_timeout: args.on_timeout.map(|what| match what {
             args::OnTimeout::Stop => OnTimeout::Stop,
             args::OnTimeout::Detach => OnTimeout::Detach,
-        },
+        }),
         on_disconnect: match args.on_disconnect {
             args::OnDisconnect::Detach => OnDisconnect::Detach,
             args::OnDisconnect::Stop => OnDisconnect::Stop,
         },
-        ttl_ms: args.ttl.map(millis),
-        silence_ms: args.silence.map(millis),
         stall: args.stall,
+        ttl_ms: args.ttl.and_then(Limit::ms),
+        silence_ms: args.silence.and_then(Limit::ms),
+        no_limits,
         grace_ms: args.grace.map(millis),
         retries: args.retry.unwrap_or(0),
         retry_delay_ms: args.retry_delay.map(millis),
         output_limit_bytes: args.output_limit,
+        budgets: Budgets {
+            output_bytes: args.budgets.output,
+            memory_bytes: args.budgets.memory,
+            processes: args.budgets.processes,
+        },
+        notify: args.notify,
         token: Some(token),
         session: args.session,
         keep: args.keep,

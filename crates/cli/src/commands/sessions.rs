@@ -13,7 +13,7 @@ use belay_protocol::session::{
     CloseParams, Defaults, GetParams, Hold, ListParams, NoticesParams, OnEnd, OpenParams, OpenResult,
     RenewParams, SessionInfo, WaitParams,
 };
-use belay_protocol::task::{OnDisconnect, OnTimeout};
+use belay_protocol::task::OnDisconnect;
 use belay_protocol::vars;
 
 use crate::args::RunArgs;
@@ -137,7 +137,6 @@ fn run_in(args: RunInArgs, context: &mut Context) -> Result<u8, CliError> {
     };
     let mut params = start_params(asked, status)?;
     params.on_disconnect = OnDisconnect::Stop;
-    params.on_timeout = OnTimeout::Stop;
     let opened = context.connect()?.call::<SessionOpen>(&open_params(&args.policy))?;
     let id = opened.session.id.clone();
     params.session = Some(id.clone());

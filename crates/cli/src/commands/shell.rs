@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
-use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams};
+use belay_protocol::task::{AnswerWhen, Budgets, Command, OnDisconnect, StartParams};
 use belay_protocol::{Bytes, output, vars};
 use rustix::fs::fstat;
 
@@ -98,7 +98,7 @@ fn start_params(
         pty: at_terminal.then(live::size_for_task),
         detached: false,
         timeout_ms: None,
-        on_timeout: OnTimeout::Stop,
+        on_timeout: None,
         // An agent that gives a command up kills its shell.
         on_disconnect: OnDisconnect::Stop,
         ttl_ms: None,
@@ -106,8 +106,11 @@ fn start_params(
         stall: None,
         retries: 0,
         retry_delay_ms: None,
+        no_limits: Vec::new(),
         grace_ms: None,
         output_limit_bytes: None,
+        budgets: Budgets::default(),
+        notify: None,
         token: Some(caller::random_token()?),
         session: None,
         keep: false,

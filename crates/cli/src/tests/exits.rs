@@ -54,7 +54,7 @@ fn every_end_has_its_code_and_its_words() {
     143  cancelled           cancelled by ada: port is taken (died of SIGTERM)
     130  cancelled           cancelled by ada
     124  timed out           timed out: the silence limit of 5m passed
-      1  failed (budget)     failed: the budget output of 10 is used up (11)
+      1  failed (budget)     failed: it wrote 11 B, and may write 10 B
     127  not started         could not be started: program: frobnicate: no such program
     126  not started         could not be started: program: ./notes.txt: permission denied
     126  not started         could not be started: cwd: /gone: no such directory

@@ -34,9 +34,21 @@ fn help_of_every_command() {
 }
 
 #[test]
+fn help_of_what_config_does() {
+    let mut command = args::command().term_width(100);
+    command.build();
+    let config = command.find_subcommand_mut("config").unwrap();
+    let helps: Vec<String> = ["get", "set", "unset", "path"]
+        .into_iter()
+        .map(|name| config.find_subcommand_mut(name).unwrap().render_help().to_string())
+        .collect();
+    insta::assert_snapshot!("help-config-actions", helps.join("\n---\n\n"));
+}
+
+#[test]
 fn what_does_not_fit_is_refused_and_named() {
     insta::assert_snapshot!(refused(&["run", "--timeout", "5x", "true"]), @r#"
-    error: invalid value '5x' for '--timeout <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d
+    error: invalid value '5x' for '--timeout <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d, or none
 
     For more information, try '--help'.
     "#);

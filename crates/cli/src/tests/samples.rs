@@ -3,7 +3,8 @@
 use belay_protocol::Timestamp;
 use belay_protocol::life::{OutputInfo, Receipt, SignalSent, StopLevel, SurvivorInfo};
 use belay_protocol::task::{
-    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, OutcomeInfo, ProcessInfo, Status, TaskInfo, TaskKind,
+    Budgets, ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, OutcomeInfo, ProcessInfo, Status, TaskInfo,
+    TaskKind,
 };
 
 /// 2026-01-31T12:00:00Z
@@ -41,6 +42,7 @@ pub(super) fn running() -> TaskInfo {
         processes: None,
         output: OutputInfo { bytes: 1536, gaps: Vec::new(), first: 0, on_disk: true },
         clocks: ClocksInfo::default(),
+        budgets: Budgets::default(),
         stopping: None,
         outcome: None,
         held_by: None,
@@ -151,6 +153,11 @@ pub(super) fn crowded() -> TaskInfo {
             timeout: Some(ClockInfo { limit_ms: 600_000, remaining_ms: Some(408_000) }),
             silence: Some(ClockInfo { limit_ms: 60_000, remaining_ms: None }),
             ..ClocksInfo::default()
+        },
+        budgets: Budgets {
+            output_bytes: Some(100 << 20),
+            memory_bytes: Some(2_000_000_000),
+            processes: Some(50),
         },
         held_by: Some(HeldBy { shim_pid: 4700, cgroup: Some("/sys/fs/cgroup/belay/sh-4f".into()) }),
         ..running()

@@ -1,8 +1,9 @@
 //! Tables, blocks and receipts.
 
 use belay_client::Places;
+use belay_protocol::config::{ConfigItem, Counts, GetResult, SetResult};
 use belay_protocol::daemon::{
-    ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
+    BudgetsHeld, ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
 };
 use belay_protocol::event::EventInfo;
 use belay_protocol::life::{ExitStatus, StopLevel};
@@ -16,7 +17,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::samples::{NOW, before, cancelled, crowded, died, exited, failed_receipt, receipt, running};
 use crate::commands::run::explained;
-use crate::commands::{doctor, down, events, gc, inspect, logs, ps, rm, status, stop, up, wait};
+use crate::commands::{config, doctor, down, events, gc, inspect, logs, ps, rm, status, stop, up, wait};
 
 #[test]
 fn ps_for_a_terminal() {
@@ -82,6 +83,40 @@ fn a_task_between_two_attempts() {
         "ps_attempts",
         ps::render(&[resting, first, second], &[0; 3], false, NOW, Some(80), false)
     );
+}
+
+#[test]
+fn the_settings_with_their_sources() {
+    let item = |key: &str, value: serde_json::Value, source: &str, place: Option<&str>| ConfigItem {
+        key: key.into(),
+        value,
+        source: source.into(),
+        place: place.map(str::to_owned),
+        from_next_start: None,
+    };
+    let mut idle = item("daemon.idle_exit", "30m".into(), "default", None);
+    idle.from_next_start = Some("never".into());
+    let items = vec![
+        idle.clone(),
+        item("daemon.max_tasks", 500.into(), "file", Some("/home/ada/.local/state/belay/config.toml:3")),
+        item("retention.age", "1d".into(), "env BELAY_RETENTION", None),
+        item("defaults.timeout", serde_json::Value::Null, "default", None),
+        item("hooks.on_end", serde_json::json!(["notify-send", "a task ended"]), "file", Some("/c.toml:9")),
+    ];
+    let found = GetResult { path: "/c.toml".into(), items: items.clone(), problem: None };
+    insta::assert_snapshot!("config", config::render(&found, None, false));
+    insta::assert_snapshot!("config_narrow", config::render(&found, Some(60), false));
+    let done = [
+        (Counts::NextStart, idle),
+        (Counts::Now, items[1].clone()),
+        (Counts::Overridden, items[2].clone()),
+        (Counts::Now, items[3].clone()),
+    ];
+    let lines: Vec<String> = done
+        .into_iter()
+        .map(|(counts, item)| config::sentence(&SetResult { path: "/c.toml".into(), item, counts }))
+        .collect();
+    insta::assert_snapshot!("config_set", lines.concat());
 }
 
 #[test]
@@ -165,6 +200,7 @@ fn daemon_status() -> StatusResult {
             layout: "v2".into(),
             cgroup: Some("/sys/fs/cgroup/user.slice/belay".into()),
             why: "delegated by systemd".into(),
+            budgets: BudgetsHeld::default(),
         },
         idle_exit_ms: None,
         notices: vec![NoticeInfo {

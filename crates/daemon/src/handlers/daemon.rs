@@ -2,14 +2,14 @@
 
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    DoctorResult, Finding, GcParams, GcResult, HelloParams, HelloResult, StatusResult, StopDaemonResult,
-    StopParams, Verdict,
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, GcResult, HelloParams, HelloResult, StatusResult,
+    StopDaemonResult, StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::task::StopResult;
 use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
 
-use super::task_start::check_clock;
+use super::check::check_clock;
 use super::task_stop::{StopMany, Then};
 use crate::answer::{Caller, What};
 use crate::core::{Core, ShimStage};
@@ -86,6 +86,7 @@ impl<W: World> Core<W> {
             return self.fail(caller, error);
         }
         let mut findings = vec![self.containment_finding()];
+        findings.push(self.budgets_finding());
         findings.push(self.tasks_finding());
         findings.extend(self.shim_findings());
         findings.extend(self.notices.iter().map(|notice| Finding {
@@ -117,6 +118,22 @@ impl<W: World> Core<W> {
         });
         let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };
         Finding { verdict, topic: "containment".to_owned(), message, hint }
+    }
+
+    /// How each budget of a task is enforced here.
+    fn budgets_finding(&self) -> Finding {
+        let BudgetsHeld { memory, processes, why } = &self.config.containment.budgets;
+        let kernel = "enforced by the kernel";
+        let sampled = "looked at four times a second, so that it can be exceeded for a moment";
+        let how = |enforcer: &Enforcer| if *enforcer == Enforcer::Kernel { kernel } else { sampled };
+        let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let message = format!(
+            "output is counted as it is written; memory: {}; processes: {}{why}",
+            how(memory),
+            how(processes)
+        );
+        let all = *memory == Enforcer::Kernel && *processes == Enforcer::Kernel;
+        finding(if all { Verdict::Ok } else { Verdict::Note }, "budgets", &message)
     }
 
     fn tasks_finding(&self) -> Finding {

@@ -7,7 +7,7 @@ use belay_protocol::session::{
     OpenParams, OpenResult, RenewParams, SessionInfo, SessionState, WaitParams,
 };
 
-use super::task_start::{check_clock, check_text};
+use super::check::{check_clock, check_text};
 use super::task_stop::{StopMany, Then, check_reason};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
@@ -42,6 +42,8 @@ impl<W: World> Core<W> {
         let (parent, lineage) = self.above(&scope)?;
         let id = SessionId::from_random(self.random()?).to_string();
         let token = make_token(&id, &self.random::<16>()?);
+        self.refresh_settings();
+        let usual = self.config.session;
         let OpenParams { name, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } = params;
         let doc = SessionDoc {
             number: self.next_session_number(),
@@ -50,10 +52,10 @@ impl<W: World> Core<W> {
             lineage,
             hold,
             on_end,
-            lease_ms: lease_ms.unwrap_or(bounds::LEASE_MS),
-            grace_ms: grace_ms.unwrap_or(bounds::LEASE_GRACE_MS),
+            lease_ms: lease_ms.or(usual.lease_ms).unwrap_or(bounds::LEASE_MS),
+            grace_ms: grace_ms.or(usual.grace_ms).unwrap_or(bounds::LEASE_GRACE_MS),
             defaults,
-            max_tasks,
+            max_tasks: max_tasks.or(usual.max_tasks),
             proof: fingerprint::keyed(&self.key, token.as_bytes()),
             opened_ms: self.now.wall_ms,
             state: SessionState::Open,

@@ -10,7 +10,7 @@ use belay_protocol::task::{
 };
 use serde_json::json;
 
-use super::task_start::check_text;
+use super::check::check_text;
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;

@@ -7,17 +7,18 @@ use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shell::{LineVerdict, ReadResult};
 use belay_protocol::shim::{Clocks, Rlimit, Start};
-use belay_protocol::task::{AnswerWhen, Command, StallParams, StartParams, Status, TaskKind};
+use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
 use belay_protocol::vars;
 use belay_record::convert::policy_from_wire;
-use belay_record::writer::SMALLEST_LIMIT_BYTES;
 use serde_json::json;
 
-use super::terminal::{TERM, check_size};
+use super::check::check;
+use super::terminal::TERM;
 use crate::admission::Place;
 use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::{Core, Task};
+use crate::defaults::{self, Defaults, Limits};
 use crate::doc::{Entry, TaskDoc};
 use crate::event::ShimId;
 use crate::fingerprint;
@@ -77,6 +78,7 @@ impl<W: World> Core<W> {
         }
         let line = reading.as_ref().and_then(lines::told);
         let params = lines::meant(params, reading.and_then(|reading| reading.command));
+        self.refresh_settings();
         let place = self.admission(caller, &params)?;
         let ready = self.make_ready(&params);
         let (mut entry, mut start) = self.compose(&params, ready, place, fingerprint)?;
@@ -115,7 +117,7 @@ impl<W: World> Core<W> {
     }
 
     /// The task is in the journal before anything is started: there is never a process without a record.
-    fn record_start(
+    pub(crate) fn record_start(
         &mut self,
         mut entry: Entry,
         start: Box<Start>,
@@ -146,7 +148,7 @@ impl<W: World> Core<W> {
         Ok(())
     }
 
-    fn started_before(&self, token: &str) -> Result<Option<Entry>, RpcError> {
+    pub(crate) fn started_before(&self, token: &str) -> Result<Option<Entry>, RpcError> {
         let live = self.tasks.values().find(|task| task.entry.token.as_deref() == Some(token));
         if let Some(task) = live {
             return Ok(Some(task.entry.clone()));
@@ -234,7 +236,7 @@ impl<W: World> Core<W> {
         }
     }
 
-    fn compose(
+    pub(crate) fn compose(
         &mut self,
         params: &StartParams,
         ready: Ready,
@@ -244,16 +246,13 @@ impl<W: World> Core<W> {
         let id = TaskId::from_random(Kind::Shell, self.random()?);
         let token = make_token(id.as_str(), &self.random::<16>()?);
         let Place { session, parent, lineage } = place;
-        let defaults = self.sessions.get(&session).map(|session| session.doc.defaults).unwrap_or_default();
+        let limits = self.limits(params, &session);
         let clocks = Clocks {
-            timeout_ms: params.timeout_ms.or(defaults.timeout_ms),
-            on_timeout: match (params.timeout_ms, defaults.on_timeout) {
-                (None, Some(on_timeout)) => on_timeout,
-                _ => params.on_timeout,
-            },
-            ttl_ms: params.ttl_ms.or(defaults.ttl_ms),
-            silence_ms: params.silence_ms.or(defaults.silence_ms),
-            grace_ms: params.grace_ms.or(defaults.grace_ms).unwrap_or(Policy::DEFAULT_GRACE_MS),
+            timeout_ms: limits.timeout_ms,
+            on_timeout: limits.on_timeout,
+            ttl_ms: limits.ttl_ms,
+            silence_ms: limits.silence_ms,
+            grace_ms: limits.grace_ms,
             stall: params.stall,
             kill_ms: Policy::DEFAULT_KILL_MS,
             retries: params.retries,
@@ -269,6 +268,9 @@ impl<W: World> Core<W> {
             detached_by: None,
             on_disconnect: params.on_disconnect,
             clocks,
+            budgets: params.budgets,
+            notify: params.notify.clone(),
+            hook: self.hook_above(parent.as_deref()),
             pty: params.pty,
             fingerprint,
             proof: fingerprint::keyed(&self.key, token.as_bytes()),
@@ -307,8 +309,6 @@ impl<W: World> Core<W> {
         entry: &Entry,
         token: &str,
     ) -> Result<Box<Start>, RpcError> {
-        let defaults =
-            self.sessions.get(&entry.session).map(|session| session.doc.defaults).unwrap_or_default();
         let home = self.config.home.as_os_str().as_bytes();
         Ok(Box::new(Start {
             task: entry.id.clone(),
@@ -325,15 +325,19 @@ impl<W: World> Core<W> {
             pty: params.pty,
             detached: params.detached,
             clocks: entry.doc.clocks,
-            output_limit_bytes: params
-                .output_limit_bytes
-                .or(defaults.output_limit_bytes)
-                .unwrap_or(self.config.output_limit_bytes),
+            output_limit_bytes: self.limits(params, &entry.session).output_limit_bytes,
+            budgets: params.budgets,
             memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
             hurry: params.answer == AnswerWhen::Started,
             stop: None,
             held: false,
         }))
+    }
+
+    /// What a start gets: what it says, else what its session says, else the settings.
+    fn limits(&self, params: &StartParams, session: &str) -> Limits {
+        let session = self.sessions.get(session).map(|session| Defaults::from(session.doc.defaults));
+        defaults::resolve(params, &[&session.unwrap_or_default(), &self.config.defaults])
     }
 
     /// Above every task in the journal and every one that is on its way there.
@@ -378,133 +382,4 @@ fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), h
         params.env.iter().any(|entry| entry.0.starts_with(b"TERM=")) || params.set_env.contains_key("TERM");
     let term = Some(Bytes::from(TERM)).filter(|_| params.pty.is_some() && !named);
     lines::with_set(&params.env, &set).into_iter().chain(term).collect()
-}
-
-/// Everything that can be wrong with a start before anything is done about it.
-fn check(params: &StartParams) -> Result<(), RpcError> {
-    match &params.command {
-        Command::Argv(argv) if argv.first().is_none_or(|program| program.0.is_empty()) => {
-            return Err(RpcError::invalid("command", "there is no command to run"));
-        }
-        Command::Argv(argv) => no_zero_bytes("command", argv)?,
-        Command::Line { line, shell } => check_line(line, shell.as_ref())?,
-    }
-    no_zero_bytes("cwd", std::slice::from_ref(&params.cwd))?;
-    if !params.cwd.0.starts_with(b"/") {
-        return Err(RpcError::invalid("cwd", "the working directory must be an absolute path"));
-    }
-    no_zero_bytes("env", &params.env)?;
-    if params.env.iter().any(|entry| !entry.0.contains(&b'=') || entry.0.starts_with(b"=")) {
-        return Err(RpcError::invalid("env", "every variable is written NAME=value"));
-    }
-    for (name, value) in &params.set_env {
-        if name.is_empty() || name.contains(['=', '\0']) || value.0.contains(&0) {
-            return Err(RpcError::invalid(
-                "set_env",
-                "a name is empty or has = in it, or a zero byte is in there",
-            ));
-        }
-    }
-    check_text("stdin_from", params.stdin_from.as_deref(), bounds::SOCKET_NAME_BYTES)?;
-    if params.stdin_from.is_some() && (params.stdin || params.pty.is_some()) {
-        let message =
-            "a standard input that is handed over cannot be written to besides, nor be a terminal's";
-        return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
-    }
-    check_retries(params)?;
-    check_stall(params.stall)?;
-    check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
-    check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
-    check_text("lane", params.lane.as_ref().map(|lane| lane.name.as_str()), bounds::NAME_BYTES)?;
-    let clocks = [
-        ("timeout_ms", params.timeout_ms),
-        ("ttl_ms", params.ttl_ms),
-        ("silence_ms", params.silence_ms),
-        ("grace_ms", params.grace_ms),
-    ];
-    for (field, limit) in clocks {
-        check_clock(field, limit)?;
-    }
-    if let Some(size) = params.pty {
-        check_size("pty", size)?;
-    }
-    if params.umask.is_some_and(|umask| umask > 0o777) {
-        return Err(RpcError::invalid("umask", "a mask is at most 0777"));
-    }
-    if params.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
-        let message =
-            format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
-        return Err(RpcError::invalid("output_limit_bytes", message));
-    }
-    Ok(())
-}
-
-fn check_retries(params: &StartParams) -> Result<(), RpcError> {
-    if params.retries > Policy::MAX_RETRIES {
-        let message = format!("more than {} attempts after the first are a mistake", Policy::MAX_RETRIES);
-        return Err(RpcError::invalid("retries", message).hint("a loop in the command has no such limit"));
-    }
-    if params.retries > 0 && params.stdin_from.is_some() {
-        let message = "a standard input that is handed over can be read once, and not by every attempt";
-        return Err(RpcError::invalid("retries", message).hint("leave out retries, or stdin_from"));
-    }
-    if params.retries == 0 && params.retry_delay_ms.is_some() {
-        return Err(RpcError::invalid("retry_delay_ms", "nothing is run again")
-            .hint("say how often, with retries, or leave it out"));
-    }
-    if params.retry_delay_ms.is_some_and(|delay_ms| delay_ms > bounds::CLOCK_MS) {
-        return Err(RpcError::invalid("retry_delay_ms", "a pause of more than a year is a mistake"));
-    }
-    Ok(())
-}
-
-fn check_stall(stall: Option<StallParams>) -> Result<(), RpcError> {
-    let after_ms = stall.map(|stall| stall.after_ms);
-    if after_ms.is_some_and(|after_ms| after_ms < bounds::STALL_MS) {
-        let message = format!("more often than every {} ms nobody looks", bounds::STALL_MS);
-        return Err(RpcError::invalid("stall", message).hint("leave it out, and nobody looks"));
-    }
-    check_clock("stall", after_ms)
-}
-
-pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcError> {
-    if shell.is_some_and(|shell| shell.0.is_empty()) {
-        return Err(RpcError::invalid("shell", "the shell has no name"));
-    }
-    no_zero_bytes("command", std::slice::from_ref(line))?;
-    no_zero_bytes("shell", shell.map(std::slice::from_ref).unwrap_or_default())
-}
-
-pub(crate) fn check_clock(field: &str, limit_ms: Option<u64>) -> Result<(), RpcError> {
-    match limit_ms {
-        Some(0) if field != "grace_ms" => {
-            Err(RpcError::invalid(field, "a limit of nothing ends the task at once"))
-                .map_err(|error| error.hint("leave it out for no limit"))
-        }
-        Some(ms) if ms > bounds::CLOCK_MS => {
-            Err(RpcError::invalid(field, "a limit of more than a year is a mistake"))
-        }
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn check_text(field: &str, text: Option<&str>, max_bytes: usize) -> Result<(), RpcError> {
-    let Some(text) = text else { return Ok(()) };
-    if text.trim().is_empty() {
-        return Err(RpcError::invalid(field, format!("the {field} is empty")));
-    }
-    if text.len() > max_bytes {
-        return Err(RpcError::invalid(field, format!("the {field} is longer than {max_bytes} bytes")));
-    }
-    if text.chars().any(char::is_control) {
-        return Err(RpcError::invalid(field, format!("the {field} has a control character in it")));
-    }
-    Ok(())
-}
-
-pub(crate) fn no_zero_bytes(field: &str, texts: &[Bytes]) -> Result<(), RpcError> {
-    if texts.iter().any(|text| text.0.contains(&0)) {
-        return Err(RpcError::invalid(field, "there is a zero byte in it, which no program can be given"));
-    }
-    Ok(())
 }

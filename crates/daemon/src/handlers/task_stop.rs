@@ -10,7 +10,7 @@ use belay_protocol::shim::{EndRecord, ToShim};
 use belay_protocol::task::{StopParams, StopResult, StopVerdict, TaskInfo};
 use belay_record::convert::Wire as _;
 
-use super::task_start::{check_clock, check_text};
+use super::check::{check_clock, check_text};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::{Core, ShimStage};

@@ -5,8 +5,8 @@ use belay_protocol::error::RpcError;
 use belay_protocol::output::{SearchCursor, SearchLine, SearchParams};
 use belay_protocol::task::{MatchParams, Met, TaskInfo, WaitParams, WaitResult};
 
+use super::check::check_clock;
 use super::output::pattern;
-use super::task_start::check_clock;
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::{Core, Timer, TimerKey};

@@ -13,6 +13,8 @@ use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
 use belay_record::{EndFile, LogReader, MemoryLog};
 
+use super::settings_file;
+use crate::settings::{Found, Stamp};
 use crate::world::{CrashPoint, World};
 
 #[derive(Debug)]
@@ -29,6 +31,15 @@ fn look_up_user(uid: u32) -> String {
     let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid));
     found.and_then(|fields| fields.first().map(|&name| name.to_owned())).unwrap_or_else(|| uid.to_string())
+}
+
+/// Where the user of this process lives, by the same file.
+pub(super) fn home_dir() -> Option<String> {
+    let uid = rustix::process::getuid().as_raw();
+    let file = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut entries = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = entries.find(|fields| fields.get(2).and_then(|text| text.parse().ok()) == Some(uid))?;
+    found.get(5).map(|&home| home.to_owned())
 }
 
 /// The first program of this name in the absolute directories of a PATH.
@@ -82,6 +93,22 @@ impl World for RealWorld {
         let entries = std::fs::read_dir(runtime_dir.join("s")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         names.filter_map(|name| name.strip_suffix(".sock").map(str::to_owned)).collect()
+    }
+
+    fn settings_stamp(&self, path: &Path) -> Option<Stamp> {
+        settings_file::stamp(path)
+    }
+
+    fn settings_file(&self, path: &Path) -> io::Result<Found> {
+        settings_file::read(path)
+    }
+
+    fn write_settings(&self, path: &Path, text: &[u8]) -> io::Result<()> {
+        settings_file::write(path, text)
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        path.is_dir()
     }
 
     fn find_program(&self, name: &OsStr, path: &[u8]) -> Option<PathBuf> {

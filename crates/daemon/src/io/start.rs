@@ -2,7 +2,8 @@
 //! when it is ready, or why it is not.
 
 use std::cell::OnceCell;
-use std::ffi::{CString, OsString};
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,17 @@ use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
 use belay_os::fds;
 use belay_os::spawn::Rlimit;
 use belay_protocol::Bytes;
-use belay_protocol::daemon::ContainmentInfo;
+use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo, Enforcer};
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
-use super::real::RealWorld;
+use super::real::{RealWorld, home_dir};
 use super::run::{Hub, ShimRecipe, now};
-use super::settings::Settings;
+use super::settings_file;
 use super::shims;
 use crate::config::Config;
 use crate::core::Core;
+use crate::settings::{Key, Settings};
 
 /// How long whoever starts a daemon waits for it: adopting a thousand tasks takes two seconds.
 const START_MS: u64 = 30_000;
@@ -34,9 +36,8 @@ const COULD_NOT_START: u8 = 4;
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     // Whatever the first command had open is none of a daemon's business, and would stay open with it.
     let _ = fds::close_from(3);
-    let settings = Settings::read(|name| std::env::var_os(name)).map_err(|error| error.to_string());
-    let started = settings.and_then(|settings| {
-        let (home, runtime_dir) = directories(args)?;
+    let started = directories(args).and_then(|(home, runtime_dir)| {
+        let settings = settings(&home)?;
         refuse_inside_task(&home)?;
         match daemonize().map_err(|error| format!("no daemon could be started: {error}"))? {
             Forked::Parent(child) => match child.wait(START_MS) {
@@ -58,6 +59,15 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 const READY: &str = "ready";
+
+/// The settings, checked: a wrong one is told before anything is started.
+fn settings(home: &Path) -> Result<Settings, String> {
+    let path = home.join(vars::CONFIG_FILE);
+    let found = settings_file::read(&path)
+        .map_err(|error| format!("the settings in {} cannot be read: {error}", path.display()))?;
+    let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    Settings::read(home, &found, get).map_err(|error| error.to_string())
+}
 
 /// A daemon that a task started would be in the task's tree, and die with it.
 fn refuse_inside_task(home: &Path) -> Result<(), String> {
@@ -118,18 +128,14 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     let rlimits = fds::raise_nofile().map(|before: Rlimit| vec![before]).unwrap_or_default();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
     let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
-    let containment = containment(home, settings.cgroup);
+    let containment = containment(home, &settings);
     let config = Config {
-        home: home.to_owned(),
-        runtime_dir: runtime_dir.to_owned(),
-        idle_exit: settings.idle_exit,
-        retention: settings.retention,
-        containment: containment.clone(),
-        output_limit_bytes: Config::DEFAULT_OUTPUT_LIMIT_BYTES,
+        hook_env: hook_env(),
+        ..Config::new(home.to_owned(), runtime_dir.to_owned(), containment.clone(), settings)
     };
-    let crash_at = settings.crash_at.map(|(point, count)| (point, std::cell::Cell::new(count)));
-    let mut core = Core::new(RealWorld { crash_at, user: OnceCell::new() }, config, journal, now())
-        .map_err(|error| explain(&error))?;
+    let mut core =
+        Core::new(RealWorld { crash_at: crash_at(), user: OnceCell::new() }, config, journal, now())
+            .map_err(|error| explain(&error))?;
     for notice in notices {
         let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
         core.notice(notice.what, hint.as_deref().unwrap_or_default());
@@ -185,13 +191,35 @@ fn bind(socket: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
     Ok(listener)
 }
 
-fn containment(home: &Path, wanted: bool) -> ContainmentInfo {
-    let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
-    if !wanted {
-        let why = format!("cgroups are switched off by {}", vars::CGROUP);
-        return ContainmentInfo { kind: "subreaper".to_owned(), layout: "off".to_owned(), cgroup: None, why };
+/// Where tests of recovery want this daemon to end itself, and how often it may pass there.
+fn crash_at() -> Option<(String, std::cell::Cell<u32>)> {
+    let value = std::env::var_os(vars::CRASH_AT)?.to_string_lossy().into_owned();
+    let (point, count) = value.split_once(':').unwrap_or((&value, "0"));
+    Some((point.to_owned(), std::cell::Cell::new(count.parse().unwrap_or(0))))
+}
+
+/// The daemon's own environment, which has nothing in it of whoever happened to start it, and what no command does without.
+fn hook_env() -> Vec<Bytes> {
+    const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut env: BTreeMap<OsString, OsString> =
+        std::env::vars_os().filter(|(name, _)| name != vars::CRASH_AT).collect();
+    env.entry("PATH".into()).or_insert_with(|| PATH.into());
+    if let Some(home) = home_dir() {
+        env.entry("HOME".into()).or_insert_with(|| home.into());
     }
-    let Probe { layout, usable, why, .. } = probe(&name);
+    let joined = env.into_iter().map(|(name, value)| [name, value].join(OsStr::new("=")));
+    joined.map(Bytes::from).collect()
+}
+
+fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
+    let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
+    if !settings.cgroup() {
+        let why = format!("cgroups are switched off by {}", settings.source(Key::Cgroup));
+        let budgets = BudgetsHeld { why: Some(why.clone()), ..BudgetsHeld::default() };
+        let (kind, layout) = ("subreaper".to_owned(), "off".to_owned());
+        return ContainmentInfo { kind, layout, cgroup: None, why, budgets };
+    }
+    let Probe { layout, usable, why, limits, .. } = probe(&name);
     let layout = match layout {
         Layout::PureV2 => "v2",
         Layout::Hybrid => "hybrid",
@@ -199,11 +227,18 @@ fn containment(home: &Path, wanted: bool) -> ContainmentInfo {
         Layout::None => "none",
     };
     let kind = if usable.is_some() { "cgroup" } else { "subreaper" };
+    let enforcer = |by_kernel| if by_kernel { Enforcer::Kernel } else { Enforcer::Sampling };
+    let budgets = BudgetsHeld {
+        memory: enforcer(limits.memory),
+        processes: enforcer(limits.processes),
+        why: limits.why.or_else(|| usable.is_none().then(|| why.clone())),
+    };
     ContainmentInfo {
         kind: kind.to_owned(),
         layout: layout.to_owned(),
         cgroup: usable.map(|path| Bytes::from(path.into_os_string())),
         why,
+        budgets,
     }
 }
 

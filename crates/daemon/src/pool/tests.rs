@@ -8,17 +8,18 @@ use std::rc::Rc;
 
 use belay_journal::Journal;
 use belay_model::{State, TaskId};
-use belay_protocol::daemon::ContainmentInfo;
+use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo};
 use belay_protocol::shim::{
     Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, ToShim,
 };
 use belay_protocol::task::{ProcessInfo, Status};
 use belay_record::{EndFile, LogReader, MemoryLog};
 
-use crate::config::{Config, Retention};
+use crate::config::Config;
 use crate::core::Core;
 use crate::doc::Entry;
 use crate::event::{Action, Event, Moment, ShimId};
+use crate::settings::{Found, Settings, Stamp};
 use crate::world::{CrashPoint, World};
 
 const SHIM: ProcessId = ProcessId { pid: 4, start_ticks: 40 };
@@ -51,6 +52,18 @@ impl World for OneShim {
     fn shim_names(&self, _: &Path) -> Vec<String> {
         vec!["one".to_owned()]
     }
+    fn settings_stamp(&self, _: &Path) -> Option<Stamp> {
+        None
+    }
+    fn settings_file(&self, _: &Path) -> io::Result<Found> {
+        Ok(Found::default())
+    }
+    fn write_settings(&self, _: &Path, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn is_dir(&self, _: &Path) -> bool {
+        true
+    }
     fn find_program(&self, _: &std::ffi::OsStr, _: &[u8]) -> Option<PathBuf> {
         None
     }
@@ -82,15 +95,10 @@ impl Place {
             layout: "none".to_owned(),
             cgroup: None,
             why: "it is a test".to_owned(),
+            budgets: BudgetsHeld::default(),
         };
-        let config = Config {
-            home: PathBuf::from("/nowhere"),
-            runtime_dir: PathBuf::from("/nowhere"),
-            idle_exit: None,
-            retention: Retention::default(),
-            containment,
-            output_limit_bytes: Config::DEFAULT_OUTPUT_LIMIT_BYTES,
-        };
+        let nowhere = PathBuf::from("/nowhere");
+        let config = Config::new(nowhere.clone(), nowhere, containment, Settings::default());
         let journal = Journal::open(self.dir.path()).unwrap().journal;
         let mut core = Core::new(OneShim(Rc::clone(&self.alive)), config, journal, NOW).unwrap();
         let reached = core.adopt(NOW).unwrap();
@@ -113,6 +121,7 @@ impl Place {
             detached: true,
             clocks: Clocks::default(),
             started_ms: NOW.wall_ms,
+            budgets: belay_protocol::task::Budgets::default(),
             pty: None,
         };
         Hello {

@@ -49,6 +49,7 @@ fn retried(held: bool, retries: u32) -> Box<Start> {
             ..Clocks::default()
         },
         output_limit_bytes: 1 << 20,
+        budgets: belay_protocol::task::Budgets::default(),
         memory_bytes: 1 << 20,
         hurry: false,
         stop: None,

@@ -18,6 +18,7 @@ pub(super) enum Source {
     Stream(usize),
     Stdin,
     Cgroup,
+    Budget,
 }
 
 impl Shim {
@@ -52,13 +53,15 @@ impl Shim {
             sources.extend(task.stdin.wants().map(|fd| (Source::Stdin, fd, PollFlags::OUT)));
             let cgroup = self.tree.cgroup().filter(|_| task.leader_reaped);
             sources.extend(cgroup.map(|cgroup| (Source::Cgroup, cgroup.events(), PollFlags::PRI)));
+            sources.extend(self.budget_events().map(|fd| (Source::Budget, fd, PollFlags::PRI)));
         }
         sources
     }
 
     fn sleep_ms(&self) -> Option<u64> {
         let round = self.killing.as_ref().map(Killing::next_round_ms);
-        let others = [round, self.hold_until_ms, self.quiet_until_ms].into_iter().flatten();
+        let others =
+            [round, self.hold_until_ms, self.quiet_until_ms, self.next_sample_ms()].into_iter().flatten();
         let next = self.core.next_deadline().into_iter().chain(others).min()?;
         Some(next.saturating_sub(monotonic_ms()))
     }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use belay_daemon::config::bounds;
 use belay_daemon::event::Event;
 use belay_journal::{Batch, EventRow, Journal, TaskRow};
-use belay_protocol::life::End;
+use belay_protocol::life::{End, StartStage};
 use belay_protocol::shim::EndRecord;
 use belay_record::convert::outcome_info;
 use serde_json::Value;
@@ -121,6 +122,10 @@ impl Sim {
             return Err(format!("token {token} has given {other} and {id}"));
         }
         let mut truth = Truth::default();
+        let body: Value = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
+        truth.record.hook_of = body["hook"]["run"].as_str().map(str::to_owned);
+        truth.record.has_hook = body["notify"].is_string();
+        truth.record.ends_with_caller = body["on_disconnect"] == "stop";
         truth.record.token = row.token;
         self.tasks.insert(id.to_owned(), truth);
         Ok(())
@@ -148,6 +153,7 @@ impl Sim {
         if told["outcome"] != outcome || told["status"] != body["status"] || row.ended_ms.is_none() {
             return Err(format!("{id} ended as {outcome}, the event says {told}"));
         }
+        self.check_wish(id)?;
         let Some(truth) = self.tasks.get_mut(id) else { return Ok(()) };
         truth.shim_killed = shim_killed;
         truth.stop_asked |= self.down_asked;
@@ -159,6 +165,19 @@ impl Sim {
             observer.outcomes.insert(id.to_owned(), outcome);
         }
         Ok(())
+    }
+
+    /// What is to be run when a task has ended is written with its end, or not at all.
+    fn check_wish(&self, id: &str) -> Checked {
+        let is_wished = self.tasks.get(id).is_some_and(|truth| truth.record.has_hook);
+        let is_end = |row: &TaskRow| row.id == id && row.ended_ms.is_some();
+        let batch = self.noted()?.into_iter().find(|batch| batch.put.iter().any(is_end));
+        match batch {
+            Some(batch) if is_wished && batch.docs.iter().all(|doc| doc.key != id) => {
+                Err(format!("the end of {id} is durable, and what is to be run then is not"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// There is never a process without a record.
@@ -207,8 +226,32 @@ impl Sim {
         }
         self.check_clients_at_end()?;
         self.let_daemon_settle()?;
+        self.check_hooks_at_end()?;
         self.check_shims_at_end()?;
         self.check_daemon_at_end()
+    }
+
+    /// What was to be run when a task had ended was run once, or is still to be run by the next daemon.
+    fn check_hooks_at_end(&self) -> Checked {
+        let Some(observer) = &self.observer else { return Ok(()) };
+        let docs = observer.journal.docs("hook").map_err(|error| error.to_string())?;
+        for (id, _) in self.tasks.iter().filter(|(_, truth)| truth.record.has_hook) {
+            let runs: Vec<&Truth> =
+                self.tasks.values().filter(|truth| truth.record.hook_of.as_ref() == Some(id)).collect();
+            let never_began = |truth: &&&Truth| match &truth.record.end {
+                Some(End::Spawn { error }) => error.stage == StartStage::Holder,
+                _ => false,
+            };
+            let given_up = runs.iter().filter(never_began).count() >= bounds::HOOK_TRIES as usize;
+            let done = runs.len() - runs.iter().filter(never_began).count() + usize::from(given_up);
+            let spawned = runs.iter().filter(|truth| truth.spawned_ms.is_some()).count();
+            if spawned > 1 || done + usize::from(docs.contains_key(id)) != 1 {
+                return Err(format!(
+                    "the hook of {id} ran {spawned} times, {done} of its runs are done: {runs:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_shims_at_end(&self) -> Checked {

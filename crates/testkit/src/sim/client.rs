@@ -244,7 +244,7 @@ impl Sim {
         let mut params = start_params("simulated");
         params.detached = rng.percent(50);
         params.timeout_ms = rng.pick(&[None, None, Some(1), Some(700), Some(4_000)]);
-        params.on_timeout = rng.pick(&[OnTimeout::Stop, OnTimeout::Detach]);
+        params.on_timeout = Some(rng.pick(&[OnTimeout::Stop, OnTimeout::Detach]));
         params.on_disconnect = rng.pick(&[OnDisconnect::Detach, OnDisconnect::Detach, OnDisconnect::Stop]);
         params.ttl_ms = rng.pick(&[None, None, Some(900), Some(5_000)]);
         params.silence_ms = rng.pick(&[None, None, None, Some(100), Some(2_500)]);
@@ -254,6 +254,7 @@ impl Sim {
         params.answer = rng.pick(&[AnswerWhen::Started, AnswerWhen::Started, AnswerWhen::Ended]);
         params.follow = rng.percent(20);
         params.name = Some(format!("spec-{place}"));
+        params.notify = rng.percent(15).then(|| "tell somebody".to_owned());
         // Some tokens are used for two different starts, which is a conflict.
         let owner = if rng.percent(5) { other } else { place as u64 };
         params.token = rng.percent(80).then(|| format!("token-{owner}"));
@@ -356,7 +357,7 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         merge: false,
         pty: None,
         detached: false,
-        on_timeout: OnTimeout::Stop,
+        on_timeout: None,
         on_disconnect: OnDisconnect::Detach,
         timeout_ms: None,
         ttl_ms: None,
@@ -364,8 +365,11 @@ pub(crate) fn start_params(program: &str) -> StartParams {
         stall: None,
         retries: 0,
         retry_delay_ms: None,
+        no_limits: Vec::new(),
         grace_ms: None,
         output_limit_bytes: None,
+        budgets: belay_protocol::task::Budgets::default(),
+        notify: None,
         token: None,
         session: None,
         keep: false,

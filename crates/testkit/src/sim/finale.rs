@@ -13,6 +13,7 @@ impl Sim {
             params.detached = true;
             params.name = Some(program.to_owned());
             params.token = Some(format!("token-{place}"));
+            params.notify = (place == 0).then(|| "tell somebody".to_owned());
             self.specs.push(Spec { params, id: None });
         }
         let script = [

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belay_daemon::config::{Config, Retention};
+use belay_daemon::config::Config;
+use belay_daemon::settings::Settings;
 use belay_model::Exit;
 use belay_protocol::Bytes;
-use belay_protocol::daemon::ContainmentInfo;
+use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo};
 use belay_protocol::shim::Start;
 
 use super::process::{Behaviour, Pids};
@@ -74,18 +75,18 @@ impl Plan {
 
     /// The home has a fixed name, so that two runs of one seed say the same: only the journal is on a real disk.
     pub(crate) fn config(&self) -> Config {
+        let containment = ContainmentInfo {
+            kind: "subreaper".to_owned(),
+            layout: "none".to_owned(),
+            cgroup: None,
+            why: "it is simulated".to_owned(),
+            budgets: BudgetsHeld::default(),
+        };
+        let home = PathBuf::from("/simulated/home");
+        let runtime_dir = PathBuf::from("/simulated/runtime");
         Config {
-            home: PathBuf::from("/simulated/home"),
-            runtime_dir: PathBuf::from("/simulated/runtime"),
             idle_exit: self.idle_exit_ms.map(Duration::from_millis),
-            retention: Retention::default(),
-            containment: ContainmentInfo {
-                kind: "subreaper".to_owned(),
-                layout: "none".to_owned(),
-                cgroup: None,
-                why: "it is simulated".to_owned(),
-            },
-            output_limit_bytes: Config::DEFAULT_OUTPUT_LIMIT_BYTES,
+            ..Config::new(home, runtime_dir, containment, Settings::default())
         }
     }
 

@@ -53,6 +53,11 @@ pub(crate) struct Record {
     pub(crate) end: Option<End>,
     pub(crate) token: Option<String>,
     pub(crate) removed: bool,
+    /// The task whose end it is run for.
+    pub(crate) hook_of: Option<String>,
+    pub(crate) has_hook: bool,
+    /// It is stopped when the connection of whoever waits for it ends.
+    pub(crate) ends_with_caller: bool,
 }
 
 impl Truth {
@@ -166,7 +171,9 @@ impl Truth {
                 let failed = self.failure.as_ref().is_some_and(|failure| failure.to_wire() == *error);
                 failed || (self.spawned_ms.is_none() && self.failure.is_none())
             }
-            End::Cancelled { exit: None, .. } if self.spawned_ms.is_none() => self.stop_asked,
+            End::Cancelled { order, exit: None } if self.spawned_ms.is_none() => {
+                self.stop_asked || (self.record.ends_with_caller && order.actor == "disconnect")
+            }
             End::StopFailed { cause, survivors, exit } => {
                 let pids: Vec<i32> = survivors.iter().map(|survivor| survivor.pid).collect();
                 !pids.is_empty() && pids == self.named && self.is_cause(cause) && self.is_exit(*exit)

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use belay_daemon::settings::{Found, Stamp};
 use belay_daemon::world::{CrashPoint, World};
 use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
@@ -105,6 +106,22 @@ impl World for SimWorld {
 
     fn shim_names(&self, _: &Path) -> Vec<String> {
         self.0.sockets.borrow().iter().cloned().collect()
+    }
+
+    fn settings_stamp(&self, _: &Path) -> Option<Stamp> {
+        None
+    }
+
+    fn settings_file(&self, _: &Path) -> io::Result<Found> {
+        Ok(Found::default())
+    }
+
+    fn write_settings(&self, _: &Path, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn is_dir(&self, _: &Path) -> bool {
+        true
     }
 
     fn find_program(&self, name: &std::ffi::OsStr, _: &[u8]) -> Option<PathBuf> {

@@ -1,9 +1,9 @@
-//! Durations and sizes as they are written in flags: `500ms`, `10s`, `1h30m`, `7d`; `64KiB`, `10MB`.
+//! Durations and sizes as people write them, in flags and in settings: `500ms`, `10s`, `1h30m`, `7d`; `64KiB`, `10MB`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use belay_protocol::task::{OnStall, StallParams};
+use crate::task::{OnStall, StallParams};
 
 const DURATION_HELP: &str = "write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d";
 const SIZE_HELP: &str = "write a size as 4096, 64KiB, 10MiB or 1GB";
@@ -14,7 +14,7 @@ const MAX_MS: u64 = 100 * 365 * 86_400_000;
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// Reads a duration. Units come from large to small, each once; there is always one.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     if text.is_empty() {
         return Err(DURATION_HELP.to_owned());
     }
@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads how often a task is looked at, and what follows: `30s`, `30s:tell`, `5m:stop`.
-pub(crate) fn parse_stall(text: &str) -> Result<StallParams, String> {
+pub fn parse_stall(text: &str) -> Result<StallParams, String> {
     let (time, policy) = match text.split_once(':') {
         None => (text, OnStall::Tell),
         Some((time, "tell")) => (time, OnStall::Tell),
@@ -51,7 +51,7 @@ pub(crate) fn parse_stall(text: &str) -> Result<StallParams, String> {
 }
 
 /// Writes a duration so that [`parse`] reads the same again.
-pub(crate) fn format(duration: Duration) -> String {
+pub fn format(duration: Duration) -> String {
     let mut left = millis(duration);
     let mut text = String::new();
     for (name, ms) in UNITS {
@@ -63,12 +63,12 @@ pub(crate) fn format(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-pub(crate) fn millis(duration: Duration) -> u64 {
+pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads a size. `K`, `M`, `G` are powers of 1024, as `KiB` and so on; `KB`, `MB`, `GB` are powers of 1000.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split_number(text);
     let factor: u64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -84,6 +84,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     };
     let value: u64 = number.parse().map_err(|_| SIZE_HELP)?;
     value.checked_mul(factor).ok_or_else(|| "that is too large".to_owned())
+}
+
+/// Writes a size exactly, in the largest unit that it is a whole number of, so that [`parse_size`] reads the same again.
+pub fn format_size(bytes: u64) -> String {
+    let units = [("TiB", 1_u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor)) {
+        Some((name, factor)) => format!("{}{name}", bytes / factor),
+        None => bytes.to_string(),
+    }
 }
 
 fn split_number(text: &str) -> (&str, &str) {
@@ -138,6 +147,12 @@ mod tests {
         fn what_is_written_is_read_again(ms in 0..MAX_MS) {
             let text = format(Duration::from_millis(ms));
             prop_assert_eq!(parse(&text).map(millis), Ok(ms), "{}", text);
+        }
+
+        #[test]
+        fn a_size_that_is_written_is_read_again(bytes in any::<u64>(), shift in 0_u32..63) {
+            let bytes = bytes >> shift << (shift / 2);
+            prop_assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
         }
 
         #[test]

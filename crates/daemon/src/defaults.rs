@@ -1,0 +1,137 @@
+//! What a start gets that does not say otherwise. Pure: layers of defaults in, the limits of one task out.
+
+use belay_model::Policy;
+use belay_protocol::RpcError;
+use belay_protocol::task::{Budgets, NoLimit, OnTimeout, StartParams};
+
+/// One layer: a setting that it leaves out is left to the layer below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defaults {
+    pub timeout_ms: Option<u64>,
+    pub on_timeout: Option<OnTimeout>,
+    pub ttl_ms: Option<u64>,
+    pub silence_ms: Option<u64>,
+    pub grace_ms: Option<u64>,
+    pub output_limit_bytes: Option<u64>,
+}
+
+impl Defaults {
+    /// What is kept of a task's output when nobody says how much.
+    pub const OUTPUT_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
+}
+
+impl From<belay_protocol::session::Defaults> for Defaults {
+    fn from(session: belay_protocol::session::Defaults) -> Self {
+        let belay_protocol::session::Defaults {
+            timeout_ms,
+            on_timeout,
+            ttl_ms,
+            silence_ms,
+            grace_ms,
+            output_limit_bytes,
+        } = session;
+        Self { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, output_limit_bytes }
+    }
+}
+
+/// The limits of one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) on_timeout: OnTimeout,
+    pub(crate) ttl_ms: Option<u64>,
+    pub(crate) silence_ms: Option<u64>,
+    pub(crate) grace_ms: u64,
+    pub(crate) output_limit_bytes: u64,
+}
+
+/// What was said, else what the first layer says that says something, else what is built in.
+pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
+    fn pick<T: Copy>(said: Option<T>, layers: &[&Defaults], field: fn(&Defaults) -> Option<T>) -> Option<T> {
+        said.or_else(|| layers.iter().find_map(|layer| field(layer)))
+    }
+    let clock = |said, none, field| pick(said, layers, field).filter(|_| !params.no_limits.contains(&none));
+    Limits {
+        timeout_ms: clock(params.timeout_ms, NoLimit::Timeout, |layer| layer.timeout_ms),
+        on_timeout: pick(params.on_timeout, layers, |layer| layer.on_timeout).unwrap_or_default(),
+        ttl_ms: clock(params.ttl_ms, NoLimit::Ttl, |layer| layer.ttl_ms),
+        silence_ms: clock(params.silence_ms, NoLimit::Silence, |layer| layer.silence_ms),
+        grace_ms: pick(params.grace_ms, layers, |layer| layer.grace_ms).unwrap_or(Policy::DEFAULT_GRACE_MS),
+        output_limit_bytes: pick(params.output_limit_bytes, layers, |layer| layer.output_limit_bytes)
+            .unwrap_or(Defaults::OUTPUT_LIMIT_BYTES),
+    }
+}
+
+/// Less than any process takes up.
+const SMALLEST_MEMORY_BYTES: u64 = 1024 * 1024;
+
+/// What can be wrong with budgets, and with clocks that are not wanted.
+pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
+    let Budgets { output_bytes, memory_bytes, processes } = params.budgets;
+    let of_nothing = [("output_bytes", output_bytes), ("processes", processes)];
+    if let Some((name, _)) = of_nothing.iter().find(|(_, budget)| *budget == Some(0)) {
+        let message = format!("a budget of no {name} ends the task at once");
+        return Err(RpcError::invalid("budgets", message).hint("leave it out for no limit"));
+    }
+    if memory_bytes.is_some_and(|bytes| bytes < SMALLEST_MEMORY_BYTES) {
+        let message = format!("no process does with less than {SMALLEST_MEMORY_BYTES} bytes of memory");
+        return Err(
+            RpcError::invalid("budgets", message).hint("memory_bytes is in bytes; leave it out for no limit")
+        );
+    }
+    check_no_limits(params)
+}
+
+/// A clock has a length or is not wanted, not both.
+fn check_no_limits(params: &StartParams) -> Result<(), RpcError> {
+    let clocks = [
+        (NoLimit::Timeout, params.timeout_ms, "timeout_ms"),
+        (NoLimit::Ttl, params.ttl_ms, "ttl_ms"),
+        (NoLimit::Silence, params.silence_ms, "silence_ms"),
+    ];
+    let twice = clocks.iter().find(|(none, said, _)| said.is_some() && params.no_limits.contains(none));
+    twice.map_or(Ok(()), |(_, _, field)| {
+        let message = format!("there is a {field}, and no_limits says that there is none");
+        Err(RpcError::invalid("no_limits", message).hint("leave out one of the two"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(json: &str) -> StartParams {
+        serde_json::from_str(&format!(r#"{{"command": {{"argv": ["true"]}}, "cwd": "/", {json}}}"#)).unwrap()
+    }
+
+    #[test]
+    fn the_nearest_layer_that_says_something_decides() {
+        let near = Defaults { timeout_ms: Some(1), ..Defaults::default() };
+        let far = Defaults {
+            timeout_ms: Some(2),
+            ttl_ms: Some(3),
+            on_timeout: Some(OnTimeout::Detach),
+            ..Defaults::default()
+        };
+        let limits = resolve(&start(r#""silence_ms": 4, "grace_ms": 0"#), &[&near, &far]);
+        assert_eq!(
+            limits,
+            Limits {
+                timeout_ms: Some(1),
+                on_timeout: OnTimeout::Detach,
+                ttl_ms: Some(3),
+                silence_ms: Some(4),
+                grace_ms: 0,
+                output_limit_bytes: Defaults::OUTPUT_LIMIT_BYTES,
+            }
+        );
+    }
+
+    #[test]
+    fn a_start_can_be_without_what_the_layers_give() {
+        let layer =
+            Defaults { timeout_ms: Some(1), ttl_ms: Some(2), silence_ms: Some(3), ..Defaults::default() };
+        let limits = resolve(&start(r#""no_limits": ["timeout", "silence"]"#), &[&layer]);
+        assert_eq!((limits.timeout_ms, limits.ttl_ms, limits.silence_ms), (None, Some(2), None));
+    }
+}

@@ -1,0 +1,281 @@
+//! The settings: a variable counts before the file, the file before what is built in, and it is always known which it
+//! was. Pure: reading and writing the file is done by whoever holds these.
+
+mod file;
+mod key;
+mod value;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belay_protocol::config::{ConfigItem, Counts};
+use belay_protocol::task::OnTimeout;
+use belay_protocol::{units, vars};
+use serde_json::Value as Json;
+
+use crate::config::{Retention, SessionDefaults};
+use crate::defaults::Defaults;
+pub use key::Key;
+pub use value::Hook;
+use value::{Raw, Value};
+
+/// What tells that the file is not the one that was read: when it was changed, its size, its inode.
+pub type Stamp = (i64, i64, u64, u64);
+
+/// The file as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub stamp: Option<Stamp>,
+    /// None: there is no such file.
+    pub text: Option<Vec<u8>>,
+}
+
+type FileValues = BTreeMap<Key, (Value, usize)>;
+
+/// All settings, by where they come from.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    path: PathBuf,
+    env: BTreeMap<Key, Value>,
+    file: FileValues,
+    /// For those that count from the start on only.
+    file_at_start: FileValues,
+    stamp: Option<Stamp>,
+    problem: Option<String>,
+}
+
+/// A setting that cannot be understood: where it stands, and what it should look like.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSetting {
+    #[error("{name} is {found:?}, which is not understood: write it as {example}")]
+    Variable { name: &'static str, found: String, example: &'static str },
+    #[error("{place}: {message}")]
+    File { place: String, message: String },
+    /// What somebody wants to set.
+    #[error("{message}")]
+    Wanted { message: String },
+}
+
+impl Settings {
+    /// What a daemon starts with.
+    pub fn read(
+        home: &Path,
+        found: &Found,
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, BadSetting> {
+        let path = home.join(vars::CONFIG_FILE);
+        let file = parse(&path, found.text.as_deref())?;
+        let env = variables(get)?;
+        Ok(Self { path, env, file_at_start: file.clone(), file, stamp: found.stamp, problem: None })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file is still the one that was read.
+    pub(crate) fn is_of(&self, stamp: Option<Stamp>) -> bool {
+        self.stamp == stamp
+    }
+
+    /// What is wrong with the file as it is now.
+    pub(crate) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// Takes over what the file says now. If it is wrong, everything stays as it was, and the fault is kept to be told.
+    pub(crate) fn take_over(&mut self, found: &Found) {
+        self.stamp = found.stamp;
+        match parse(&self.path, found.text.as_deref()) {
+            Ok(file) => {
+                self.file = file;
+                self.problem = None;
+            }
+            Err(error) => self.problem = Some(error.to_string()),
+        }
+    }
+
+    /// The text of the file with one setting changed or taken out. It is valid as a whole.
+    pub(crate) fn edited(&self, found: &Found, key: Key, value: &Json) -> Result<String, BadSetting> {
+        let value = match value {
+            Json::Null => None,
+            some => {
+                let read = Raw::from_json(some).and_then(|raw| key.kind().read(&raw.loosened(key.kind())));
+                let wrong = |allowed| BadSetting::Wanted {
+                    message: format!("{} cannot be {some}: write it as {allowed}", key.name()),
+                };
+                Some(read.ok_or_else(|| wrong(key.kind().allowed()))?)
+            }
+        };
+        let text = text_of(&self.path, found.text.as_deref())?;
+        let edited = file::edit(text, key, value.as_ref()).map_err(|fault| fault.at(&self.path))?;
+        parse(&self.path, Some(edited.as_bytes()))?;
+        Ok(edited)
+    }
+
+    /// From when on a change of this key counts.
+    pub(crate) fn counts(&self, key: Key) -> Counts {
+        match (self.env.contains_key(&key), key.is_live()) {
+            (true, _) => Counts::Overridden,
+            (false, true) => Counts::Now,
+            (false, false) => Counts::NextStart,
+        }
+    }
+
+    /// Who has said it, for a sentence: the variable, or the line of the file.
+    pub(crate) fn source(&self, key: Key) -> String {
+        let ConfigItem { source, place, .. } = self.item(key);
+        place.unwrap_or_else(|| source.strip_prefix("env ").unwrap_or(&source).to_owned())
+    }
+
+    pub(crate) fn item(&self, key: Key) -> ConfigItem {
+        let file = if key.is_live() { &self.file } else { &self.file_at_start };
+        let (value, source, place) = match (self.env.get(&key), file.get(&key)) {
+            (Some(value), _) => (Some(value.clone()), format!("env {}", key.variable().unwrap_or("?")), None),
+            (None, Some((value, line))) => {
+                let place = format!("{}:{line}", self.path.display());
+                (Some(value.clone()), "file".to_owned(), Some(place))
+            }
+            (None, None) => (key.built_in(), "default".to_owned(), None),
+        };
+        let next =
+            self.env.get(&key).cloned().or_else(|| self.file.get(&key).map(|(value, _)| value.clone()));
+        let next = next.or_else(|| key.built_in());
+        let json = |value: Option<Value>| value.map_or(Json::Null, |value| value.to_json());
+        let from_next_start = (next != value).then(|| json(next));
+        ConfigItem { key: key.name().to_owned(), value: json(value), source, place, from_next_start }
+    }
+
+    fn value(&self, key: Key) -> Option<Value> {
+        let in_file = || {
+            let file = if key.is_live() { &self.file } else { &self.file_at_start };
+            file.get(&key).map(|(value, _)| value.clone())
+        };
+        self.env.get(&key).cloned().or_else(in_file).or_else(|| key.built_in())
+    }
+
+    fn number(&self, key: Key) -> Option<u64> {
+        match self.value(key)? {
+            Value::Ms(number) | Value::Bytes(number) | Value::Count(number) => Some(number),
+            Value::Never | Value::Flag(_) | Value::Word(_) | Value::Command(_) => None,
+        }
+    }
+
+    /// None: never leave.
+    pub fn idle_exit(&self) -> Option<Duration> {
+        self.number(Key::IdleExit).map(Duration::from_millis)
+    }
+
+    pub(crate) fn cgroup(&self) -> bool {
+        self.value(Key::Cgroup) != Some(Value::Flag(false))
+    }
+
+    pub(crate) fn max_tasks(&self) -> usize {
+        self.number(Key::MaxTasks).and_then(|tasks| usize::try_from(tasks).ok()).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        let built_in = Retention::default();
+        Retention {
+            age_ms: self.number(Key::KeepAge).unwrap_or(built_in.age_ms),
+            tasks: self.number(Key::KeepTasks).unwrap_or(built_in.tasks),
+            output_bytes: self.number(Key::KeepOutput).unwrap_or(built_in.output_bytes),
+            events: self.number(Key::KeepEvents).unwrap_or(built_in.events),
+        }
+    }
+
+    pub(crate) fn defaults(&self) -> Defaults {
+        let on_timeout = match self.value(Key::OnTimeout) {
+            Some(Value::Word("detach")) => OnTimeout::Detach,
+            _ => OnTimeout::Stop,
+        };
+        Defaults {
+            timeout_ms: self.number(Key::Timeout),
+            on_timeout: Some(on_timeout),
+            ttl_ms: self.number(Key::Ttl),
+            silence_ms: self.number(Key::Silence),
+            grace_ms: self.number(Key::Grace),
+            output_limit_bytes: self.number(Key::OutputLimit),
+        }
+    }
+
+    pub(crate) fn session(&self) -> SessionDefaults {
+        SessionDefaults {
+            lease_ms: self.number(Key::SessionLease),
+            grace_ms: self.number(Key::SessionGrace),
+            max_tasks: self.number(Key::SessionMaxTasks),
+        }
+    }
+
+    pub(crate) fn on_end(&self) -> Option<Hook> {
+        match self.value(Key::OnEnd) {
+            Some(Value::Command(hook)) => Some(hook),
+            _ => None,
+        }
+    }
+}
+
+fn text_of<'a>(path: &Path, bytes: Option<&'a [u8]>) -> Result<&'a str, BadSetting> {
+    std::str::from_utf8(bytes.unwrap_or_default()).map_err(|error| {
+        let before = &bytes.unwrap_or_default()[..error.valid_up_to()];
+        let line = before.split(|byte| *byte == b'\n').count();
+        BadSetting::File {
+            place: format!("{}:{line}", path.display()),
+            message: "this line is not UTF-8 text".to_owned(),
+        }
+    })
+}
+
+fn parse(path: &Path, bytes: Option<&[u8]>) -> Result<FileValues, BadSetting> {
+    file::parse(text_of(path, bytes)?).map_err(|fault| fault.at(path))
+}
+
+fn variables(get: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<Key, Value>, BadSetting> {
+    let mut found = BTreeMap::new();
+    if let Some(text) = get(vars::IDLE_EXIT) {
+        let read = Key::IdleExit.kind().read(&Raw::Text(text.clone()));
+        let value = read.ok_or_else(|| bad(vars::IDLE_EXIT, &text, "30m, 2h or never"))?;
+        found.insert(Key::IdleExit, value);
+    }
+    match get(vars::CGROUP).as_deref() {
+        None => {}
+        Some("on") => drop(found.insert(Key::Cgroup, Value::Flag(true))),
+        Some("off") => drop(found.insert(Key::Cgroup, Value::Flag(false))),
+        Some(other) => return Err(bad(vars::CGROUP, other, "on or off")),
+    }
+    if let Some(text) = get(vars::RETENTION) {
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let read = retention_part(part);
+            let (key, value) = read
+                .ok_or_else(|| bad(vars::RETENTION, &text, "age=7d,tasks=20000,output=4GiB,events=200000"))?;
+            found.insert(key, value);
+        }
+    }
+    Ok(found)
+}
+
+fn retention_part(part: &str) -> Option<(Key, Value)> {
+    let (name, text) = part.split_once('=')?;
+    // What a test or a careful person sets may be less than the file may: nothing at all is kept of it then.
+    let value = match name {
+        "age" => Value::Ms(units::millis(units::parse(text).ok()?)),
+        "output" => Value::Bytes(units::parse_size(text).ok()?),
+        "tasks" | "events" => Value::Count(text.parse().ok()?),
+        _ => return None,
+    };
+    let key = match name {
+        "age" => Key::KeepAge,
+        "output" => Key::KeepOutput,
+        "tasks" => Key::KeepTasks,
+        _ => Key::KeepEvents,
+    };
+    Some((key, value))
+}
+
+fn bad(name: &'static str, found: &str, example: &'static str) -> BadSetting {
+    BadSetting::Variable { name, found: found.to_owned(), example }
+}
+
+#[cfg(test)]
+mod tests;
