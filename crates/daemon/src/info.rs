@@ -26,13 +26,15 @@ pub(crate) struct Live<'a> {
 pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
     let doc = &entry.doc;
     let end = doc.end.as_ref();
+    // What has ended does not stall, whoever ended it.
+    let stall = doc.stalled.clone().filter(|_| end.is_none());
     TaskInfo {
         id: entry.id.clone(),
         kind: doc.kind,
         name: entry.name.clone(),
         status: doc.status,
-        health: if doc.stalled.is_some() { Health::Stalled } else { Health::Ok },
-        stall: doc.stalled.clone(),
+        health: if stall.is_some() { Health::Stalled } else { Health::Ok },
+        stall,
         detached: live.state.map_or(doc.detached || doc.detached_by.is_some(), State::detached),
         detached_by: doc.detached_by.clone(),
         command: doc.command.clone(),
