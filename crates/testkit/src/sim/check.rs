@@ -92,7 +92,17 @@ impl Sim {
         match event.kind.as_str() {
             "task.started" => record.started += 1,
             "task.leader_exited" => record.leader_exited += 1,
-            "task.attempt_ended" => record.attempts_ended += 1,
+            "task.attempt_ended" => {
+                record.attempts_ended += 1;
+                record.stalled = false;
+            }
+            // In turns, and never without the other.
+            "task.stalled" | "task.recovered" => {
+                let stalls = event.kind == "task.stalled";
+                if truth.clocks.stall.is_none() || std::mem::replace(&mut record.stalled, stalls) == stalls {
+                    return Err(format!("{} of {id}, which it was already", event.kind));
+                }
+            }
             "task.detached" => record.detached += 1,
             "task.ended" => return self.check_ended(id, event),
             "task.removed" if record.end.is_none() => return Err(format!("{id} was removed alive")),

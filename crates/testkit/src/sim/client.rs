@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use belay_daemon::event::{ClientId, Event};
 use belay_protocol::life::StopLevel;
-use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnTimeout, StartParams};
+use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnStall, OnTimeout, StallParams, StartParams};
 use belay_protocol::{Bytes, CLIENT_PROTOCOL};
 use serde_json::{Value, json};
 
@@ -249,6 +249,8 @@ impl Sim {
         params.ttl_ms = rng.pick(&[None, None, Some(900), Some(5_000)]);
         params.silence_ms = rng.pick(&[None, None, None, Some(100), Some(2_500)]);
         params.grace_ms = rng.pick(&[None, None, Some(0), Some(250)]);
+        let stall = StallParams { after_ms: 400, policy: OnStall::Tell };
+        params.stall = rng.pick(&[None, None, None, Some(stall)]);
         params.retries = rng.pick(&[0, 0, 1, 4]);
         params.retry_delay_ms = (params.retries > 0).then(|| rng.pick(&[0, 30, 800, 3_000]));
         params.answer = rng.pick(&[AnswerWhen::Started, AnswerWhen::Started, AnswerWhen::Ended]);

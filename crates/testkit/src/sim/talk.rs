@@ -77,7 +77,15 @@ impl Sim {
             return self.hears_error(n, ask, &error);
         }
         match &ask.want {
-            Want::Start { spec } => self.hears_start(*spec, &read(result)?),
+            Want::Start { spec } => {
+                let info: TaskInfo = read(result)?;
+                // Who is answered does not wait any more, and may ask again.
+                let told = &mut self.clients[n].told_started;
+                if let Some(place) = told.iter().position(|id| *id == info.id) {
+                    told.swap_remove(place);
+                }
+                self.hears_start(*spec, &info)
+            }
             Want::Stop { .. } | Want::StopSpec { .. } => self.hears_stop(&read(result)?),
             Want::Wait { .. } | Want::WaitSpec { .. } => {
                 let result: WaitResult = read(result)?;

@@ -49,6 +49,7 @@ pub(crate) struct Record {
     pub(crate) started: u32,
     pub(crate) leader_exited: u32,
     pub(crate) attempts_ended: u32,
+    pub(crate) stalled: bool,
     pub(crate) detached: u32,
     pub(crate) end: Option<End>,
     pub(crate) token: Option<String>,
