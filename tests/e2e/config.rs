@@ -251,3 +251,13 @@ fn a_link_to_the_file_stays_one() {
     assert_eq!(std::fs::read_to_string(&real).unwrap(), "[daemon]\nmax_tasks = 9\n");
     assert!(world.home().join("config.toml").is_symlink());
 }
+
+// proves R8, X4
+#[test]
+fn what_runs_in_a_task_reads_the_settings_and_cannot_change_them() {
+    let world = world();
+    let belay = world.program().to_str().unwrap();
+    assert_eq!(world.belay(["run", "--", belay, "config", "get", "retention.age"]).ok().line(), "7d");
+    assert_eq!(world.belay(["run", "--", belay, "config", "set", "retention.age", "1d"]).code, Some(1));
+    assert!(!world.home().join("config.toml").exists());
+}
