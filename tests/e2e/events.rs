@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use belay_client::{Client, ClientError};
 use belay_protocol::ErrorKind;
 use belay_protocol::event::{EventInfo, FollowParams, ReadParams};
-use belay_protocol::methods::{DaemonGc, EventFollow, EventRead, TaskStart, notify};
+use belay_protocol::methods::{
+    DaemonGc, EventFollow, EventRead, SessionClose, SessionOpen, TaskStart, notify,
+};
+use belay_protocol::session::{CloseParams, OpenParams};
 use belay_protocol::task::Status;
 use belay_testkit::{LONG, World};
 
@@ -63,15 +66,17 @@ fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
     all
 }
 
-/// Things that happen, and three deaths among them. Returns the number of the last event.
+/// Things that happen, and five deaths among them. Returns the number of the last event.
 fn live_and_die(world: &World) -> u64 {
     let mut patient = Patient::new(world);
-    for round in 0..4 {
+    for round in 0..6 {
+        let session = patient.call::<SessionOpen>(&OpenParams::default()).session.id;
         let ended = patient.call::<TaskStart>(&world.start_params(&["true"]));
         let stopped = patient.call::<TaskStart>(&world.start_params(&["sleep", "1000"]));
         world.stop(&stop_of(&stopped.id));
         patient.wait_ended(&ended.id);
-        if round < 3 {
+        patient.call::<SessionClose>(&CloseParams { id: session, on_end: None, reason: None, actor: None });
+        if round < 5 {
             world.kill_daemon();
         }
     }
@@ -80,7 +85,7 @@ fn live_and_die(world: &World) -> u64 {
 
 // proves W4, D1
 #[test]
-fn three_readers_see_the_same_through_three_deaths() {
+fn three_readers_see_the_same_through_five_deaths() {
     let world = world();
     world.belay(["up"]).ok();
     // Nobody knows the last number before it has happened.
@@ -103,8 +108,9 @@ fn three_readers_see_the_same_through_three_deaths() {
     assert_eq!(slow, all);
     assert_eq!(bites, all);
     assert_eq!(followed, all);
-    assert_eq!(all.iter().filter(|event| event.kind == "daemon.started").count(), 4);
-    assert_eq!(all.iter().filter(|event| event.kind == "task.ended").count(), 8);
+    assert_eq!(all.iter().filter(|event| event.kind == "daemon.started").count(), 6);
+    assert_eq!(all.iter().filter(|event| event.kind == "task.ended").count(), 12);
+    assert_eq!(all.iter().filter(|event| event.kind == "session.ended").count(), 6);
     for after in [0, 1, count / 2, count - 1, count] {
         let place = usize::try_from(after).unwrap();
         assert_eq!(Patient::new(&world).events(after), all[place..], "from {after} on");
@@ -171,4 +177,55 @@ fn events_expire_by_rule_and_a_late_reader_is_told_where_to_go_on() {
     run_some(&world, 1);
     let numbers: Vec<u64> = Patient::new(&world).events(last).iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (last + 1..=last + numbers.len() as u64).collect::<Vec<_>>());
+}
+
+// proves W4
+#[test]
+fn a_reader_can_ask_for_some_and_the_numbers_stay() {
+    let world = world();
+    let session = crate::sessions::open(&world, OpenParams::default()).session.id;
+    let mut params = world.start_params(&["true"]);
+    let outside = world.start(&params).id;
+    params.session = Some(session.clone());
+    let inside = world.start(&params).id;
+    for id in [&outside, &inside] {
+        world.wait_ended(id);
+    }
+    let all = Patient::new(&world).events(0);
+    let read = |args: &[&str]| -> Vec<EventInfo> {
+        world.belay([&["events", "--json"], args].concat()).ok().json_lines()
+    };
+    let only = |wanted: &dyn Fn(&EventInfo) -> bool| -> Vec<EventInfo> {
+        all.iter().filter(|event| wanted(event)).cloned().collect()
+    };
+    assert_eq!(read(&[]), all);
+    assert_eq!(read(&["--type", "task.ended"]), only(&|event| event.kind == "task.ended"));
+    let several = read(&["--type", "session.*", "--type", "task.created"]);
+    assert_eq!(several, only(&|event| event.kind.starts_with("session.") || event.kind == "task.created"));
+    assert_eq!(read(&["--task", &inside[..8]]), only(&|event| event.task.as_ref() == Some(&inside)));
+    assert_eq!(read(&["--session", &session]), only(&|event| event.session.as_ref() == Some(&session)));
+    // One that waits is not answered by what it does not want.
+    let following = world.spawn(["events", "-f", "--json", "--type", "lane.*"]);
+    let mut params = world.start_params(&["true"]);
+    world.wait_ended(&world.start(&params).id);
+    params.lane = Some(belay_protocol::lane::LaneParams {
+        name: "seat".to_owned(),
+        mode: belay_protocol::lane::LaneMode::Reject,
+        generation: None,
+    });
+    world.wait_ended(&world.start(&params).id);
+    let heard =
+        following.wait_for_stdout("two events", |heard| heard.split(|byte| *byte == b'\n').count() == 3);
+    let kinds: Vec<String> = heard
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice::<EventInfo>(line).ok())
+        .map(|event| event.kind)
+        .collect();
+    assert_eq!(kinds, ["lane.granted", "lane.left"]);
+    let odd = ReadParams {
+        only: belay_protocol::event::Filter { types: vec!["task ended".to_owned()], ..Default::default() },
+        ..ReadParams::default()
+    };
+    let error = refused(world.client().call::<EventRead>(&odd));
+    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("types")));
 }
