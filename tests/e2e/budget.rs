@@ -228,3 +228,38 @@ fn inspect_tells_the_budget_in_words() {
     assert_eq!(line("Status"), Some(format!("failed: it had {used} processes, and may have 20")));
     assert_eq!(line("Budgets"), Some("20 processes".to_owned()));
 }
+
+/// What it starts through Belay counts with it: nobody gets around a budget by starting tasks.
+// proves R6, X4
+#[test]
+fn what_is_below_a_task_counts_with_it() {
+    let world = world();
+    let belay = world.program().to_str().unwrap();
+    // Four children of fifteen processes each, in a task that may have forty.
+    let forks = r#"i=0; while [ $i -lt 14 ]; do sleep "$0" & i=$((i+1)); done; wait"#;
+    let line = r#"for n in 1 2 3 4; do "$0" run -d -- sh -c "$1" "$2"; done; sleep "$2""#;
+    let root = world.run_detached(["--max-processes", "40", "--", "sh", "-c", line, belay, forks, FOREVER]);
+    let task = ended(&world, &root);
+    assert_over(&world, &task, "processes", 40);
+    let below: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+    let below: Vec<TaskInfo> = below.into_iter().filter(|task| task.parent.as_ref() == Some(&root)).collect();
+    assert!(!below.is_empty());
+    for child in below {
+        let outcome = ended(&world, &child.id).outcome.unwrap();
+        let actor = outcome.actor.unwrap_or_default();
+        assert!(actor == "budget:processes" || actor.is_empty(), "{actor}");
+        assert_eq!(carrying(&format!("BELAY_TASK={}", child.id)), []);
+    }
+    // Output of those that have ended counts too, also for the next daemon.
+    let line = r#"for n in 1 2 3; do until "$0" run -- head -c 400000 /dev/zero >/dev/null 2>&1; do sleep 0.1; done; done; sleep "$1""#;
+    let root = world.run_detached(["--max-output", "1MB", "--", "sh", "-c", line, belay, FOREVER]);
+    wait_until("the first of them", LONG, || {
+        let all: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+        let done =
+            all.iter().filter(|task| task.parent.as_ref() == Some(&root) && task.status.is_ended()).count();
+        if done > 0 { Ok(()) } else { Err(format!("{all:?}")) }
+    });
+    world.kill_daemon();
+    let budget = assert_over(&world, &ended(&world, &root), "output", 1_000_000);
+    assert_eq!(budget.used, 1_200_000);
+}

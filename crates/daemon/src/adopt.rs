@@ -306,6 +306,7 @@ impl<W: World> Core<W> {
     pub(crate) fn open_doors(&mut self) {
         if self.phase == Phase::Adopting {
             self.phase = Phase::Serving;
+            self.resume_counting();
             self.resume_lanes();
             self.resume_sessions();
             self.remove_leftovers();

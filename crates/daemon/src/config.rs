@@ -80,6 +80,8 @@ pub mod bounds {
     /// Ends that a session's client has not asked for: the oldest are forgotten. And how many one answer carries.
     pub const NOTICES_PER_SESSION: usize = 10_000;
     pub const NOTICES_AT_ONCE: usize = 100;
+    /// Between two looks at a task with budgets and what is below it.
+    pub const COUNT_MS: u64 = 250;
     /// How deep tasks and sessions may be nested; beyond it a start is refused.
     pub const DEPTH: usize = 32;
     /// Beyond it a start is refused with `busy`: each that waits is a process.

@@ -52,6 +52,8 @@ pub struct Core<W> {
     pub(crate) sessions: BTreeMap<String, Session>,
     /// Lanes that are held, awaited or fenced.
     pub(crate) lanes: BTreeMap<String, Lane>,
+    /// When tasks with budgets are looked at together with what is below them; only while there is something below one.
+    pub(crate) counting: Option<TimerKey>,
     /// Tasks that are being stopped with everything below them: nothing new begins there.
     pub(crate) closing: Vec<String>,
     /// Shims in a row that could not be started or ended before they were ready.
@@ -226,6 +228,8 @@ pub(crate) enum Timer {
     Reach(ShimId),
     /// Whoever waited for the task with this number has not come back.
     Caller(u64),
+    /// Tasks with budgets are looked at together with what is below them.
+    Count,
     /// The start of the task with this number has not been said again.
     Start(u64),
     /// The lease or the grace of the session with this number is over.
@@ -271,6 +275,7 @@ impl<W: World> Core<W> {
             kept_memory: KeptMemory::default(),
             sessions: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            counting: None,
             closing: Vec::new(),
             shim_failures: 0,
             adoption: None,
@@ -416,6 +421,7 @@ impl<W: World> Core<W> {
                 Timer::Adopted => self.open_doors(),
                 Timer::Reach(shim) => self.reach_again(shim),
                 Timer::Caller(number) => self.caller_is_due(number),
+                Timer::Count => self.count_subtrees(),
                 Timer::Start(number) => self.start_is_due(number),
                 Timer::Lease(number) => self.lease_is_due(number),
                 Timer::Silence(pending) => self.silence_is_due(pending),

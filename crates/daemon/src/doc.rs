@@ -42,6 +42,9 @@ pub(crate) struct TaskDoc {
     pub lane: Option<SeatDoc>,
     #[serde(default, skip_serializing_if = "Budgets::is_empty")]
     pub budgets: Budgets,
+    /// What tasks below it have written that have ended, as far as a budget counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_below: Option<u64>,
     /// What is run when it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,

@@ -30,6 +30,7 @@ mod rights;
 mod sessions;
 pub mod settings;
 mod stray;
+mod subtree;
 pub mod world;
 
 pub use io::{main, reader_main};

@@ -187,6 +187,7 @@ impl<W: World> Core<W> {
         self.expect_nobody(task.caller_due);
         self.expect_nobody(task.unsaid);
         self.excuse(task.entry.parent.as_deref());
+        self.counted_below(&task.entry);
         self.waiting.retain(|waiting| waiting != id);
         if let Some(shim) = task.shim.and_then(|shim| self.shims.get_mut(&shim)) {
             shim.task = None;

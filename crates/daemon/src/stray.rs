@@ -98,6 +98,7 @@ impl<W: World> Core<W> {
             keep: false,
             lane: None,
             budgets: spec.budgets,
+            written_below: None,
             notify: None,
             hook: None,
             pty: spec.pty,

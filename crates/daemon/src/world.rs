@@ -13,6 +13,8 @@ pub trait World {
     fn random(&mut self, bytes: &mut [u8]) -> io::Result<()>;
     /// Everybody below this process and in this cgroup.
     fn processes(&self, shim_pid: i32, cgroup: Option<&Path>) -> Vec<ProcessInfo>;
+    /// What they use together.
+    fn usage(&self, shim_pid: i32, cgroup: Option<&Path>) -> belay_os::limits::Usage;
     fn log(&self, dir: &Path) -> io::Result<LogReader>;
     /// The log that this shim, which is alive, has open under these numbers.
     fn memory_log(

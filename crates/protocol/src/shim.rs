@@ -60,6 +60,12 @@ pub enum ToShim {
     Excuse {
         on: bool,
     },
+    /// The task and what it has started have used more together than it may.
+    OverBudget {
+        budget: String,
+        limit: u64,
+        used: u64,
+    },
     /// Say so whenever there is more output, or stop saying so.
     Watch {
         on: bool,

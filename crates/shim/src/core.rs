@@ -261,6 +261,9 @@ impl Core {
                 }
             }
             ToShim::Excuse { on } => self.excuse(now, on, actions),
+            ToShim::OverBudget { budget, limit, used } => {
+                self.event(now, Event::BudgetRanOut { budget, limit, used }, actions);
+            }
             // The loop answers these: they are about pipes and terminals, not about the life.
             ToShim::Write { .. }
             | ToShim::Signal { .. }

@@ -142,9 +142,10 @@ impl<W: World> Core<W> {
             return Err(journal_error(&error));
         }
         self.world.reach(CrashPoint::AfterCreate);
-        let parent = task.entry.parent.clone();
+        let (parent, lineage) = (task.entry.parent.clone(), task.entry.doc.lineage.clone());
         self.tasks.insert(id, task);
         self.excuse(parent.as_deref());
+        self.count_together(&lineage);
         Ok(())
     }
 
@@ -269,6 +270,7 @@ impl<W: World> Core<W> {
             on_disconnect: params.on_disconnect,
             clocks,
             budgets: params.budgets,
+            written_below: None,
             notify: params.notify.clone(),
             hook: self.hook_above(parent.as_deref()),
             pty: params.pty,

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use belay_os::cgroup::Cgroup;
+use belay_os::limits::Usage;
 use belay_os::process;
 use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
@@ -51,18 +52,30 @@ pub(super) fn find_program(name: &OsStr, path: &[u8]) -> Option<PathBuf> {
     dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(name)).find(is_program)
 }
 
+/// Who is below a process, and who is only in the cgroup.
+fn everybody(shim_pid: i32, cgroup: Option<&Path>) -> Vec<process::ProcessInfo> {
+    let mut found = process::descendants(shim_pid);
+    let in_cgroup = cgroup.and_then(|path| Cgroup::open(path).ok()?.pids().ok()).unwrap_or_default();
+    let others = in_cgroup.into_iter().filter(|pid| found.iter().all(|known| known.identity.pid != *pid));
+    let others: Vec<_> = others.filter_map(process::info).filter(|info| !info.is_dead()).collect();
+    found.extend(others);
+    found
+}
+
 impl World for RealWorld {
     fn random(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         getrandom::fill(bytes).map_err(io::Error::other)
     }
 
     fn processes(&self, shim_pid: i32, cgroup: Option<&Path>) -> Vec<ProcessInfo> {
-        let mut found = process::descendants(shim_pid);
-        let in_cgroup = cgroup.and_then(|path| Cgroup::open(path).ok()?.pids().ok()).unwrap_or_default();
-        let others = in_cgroup.into_iter().filter(|pid| found.iter().all(|known| known.identity.pid != *pid));
-        let others: Vec<_> = others.filter_map(process::info).filter(|info| !info.is_dead()).collect();
-        found.extend(others);
-        found.into_iter().map(process_info).collect()
+        everybody(shim_pid, cgroup).into_iter().map(process_info).collect()
+    }
+
+    fn usage(&self, shim_pid: i32, cgroup: Option<&Path>) -> Usage {
+        everybody(shim_pid, cgroup).iter().fold(Usage::default(), |sum, one| Usage {
+            memory_bytes: sum.memory_bytes.saturating_add(one.rss_bytes),
+            processes: sum.processes.saturating_add(u64::from(one.threads.max(1))),
+        })
     }
 
     fn log(&self, dir: &Path) -> io::Result<LogReader> {

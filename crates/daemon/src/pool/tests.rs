@@ -36,6 +36,9 @@ impl World for OneShim {
     fn processes(&self, _: i32, _: Option<&Path>) -> Vec<ProcessInfo> {
         Vec::new()
     }
+    fn usage(&self, _: i32, _: Option<&Path>) -> belay_os::limits::Usage {
+        belay_os::limits::Usage::default()
+    }
     fn log(&self, _: &Path) -> io::Result<LogReader> {
         Err(io::ErrorKind::NotFound.into())
     }

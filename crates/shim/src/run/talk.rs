@@ -74,6 +74,7 @@ impl Shim {
             | ToShim::Stop { .. }
             | ToShim::Detach { .. }
             | ToShim::Excuse { .. }
+            | ToShim::OverBudget { .. }
             | ToShim::Ack { .. }) => {
                 // What ended by itself before the stop, or the detach, reached it ended by itself.
                 self.look_after_tree()?;

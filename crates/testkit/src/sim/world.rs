@@ -82,6 +82,10 @@ impl World for SimWorld {
         self.0.below.borrow().get(&shim_pid).cloned().unwrap_or_default()
     }
 
+    fn usage(&self, _: i32, _: Option<&Path>) -> belay_os::limits::Usage {
+        belay_os::limits::Usage::default()
+    }
+
     fn log(&self, _: &Path) -> io::Result<LogReader> {
         LogReader::open(&self.0.empty_dir)
     }
