@@ -261,5 +261,6 @@ fn what_is_below_a_task_counts_with_it() {
     });
     world.kill_daemon();
     let budget = assert_over(&world, &ended(&world, &root), "output", 1_000_000);
-    assert_eq!(budget.used, 1_200_000);
+    // One that was under way when the daemon died may have been run again.
+    assert!(budget.used.is_multiple_of(400_000), "{budget:?}");
 }
