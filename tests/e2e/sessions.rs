@@ -356,7 +356,7 @@ fn a_session_in_a_session_ends_with_it() {
     assert_eq!(task.lineage, [outer.session.id.as_str(), inner.session.id.as_str()]);
     let closed = world.belay(["sessions", "close", "--json", &outer.session.id]).ok();
     let closed: belay_protocol::session::CloseResult = closed.json();
-    assert_eq!(closed.receipts.len(), 1);
+    assert_eq!((closed.receipts.len(), closed.session.state), (1, SessionState::Ended));
     assert_eq!(get(&world, &inner.session.id).state, SessionState::Ended);
     assert_eq!(world.wait_ended(&task.id).status, Status::Cancelled);
     let all = ListParams { all: true, ..ListParams::default() };

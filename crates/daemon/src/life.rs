@@ -220,8 +220,8 @@ impl<W: World> Core<W> {
                 self.answer_ended(pending, &info, &task.follows);
             }
         }
-        self.one_of_many_ended(&info);
         self.serve_sessions_of(&task.entry);
+        self.one_of_many_ended(&info);
         for follow in task.follows {
             self.end_follow(follow, info.output.bytes);
         }

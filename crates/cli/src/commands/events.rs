@@ -128,7 +128,7 @@ pub(crate) fn line(event: &EventInfo, limit: Option<usize>, colour: bool) -> Str
     let head = format!("{:>6}  {}  ", event.seq, event.at);
     let kind = format!("{:<20}", one_line(&event.kind));
     let mut rest = event.task.as_deref().or(event.session.as_deref()).unwrap_or("-").to_owned();
-    for (name, value) in &event.more {
+    for (name, value) in event.more.iter().filter(|(_, value)| !value.is_null()) {
         let _ = write!(rest, "  {name}={}", value_text(value));
     }
     let rest = one_line(&rest).into_owned();
