@@ -74,6 +74,12 @@ fn a_task_cannot_speak_as_a_person_by_forgetting_who_it_is() {
         inside(&world, &line);
         assert_eq!(world.get(&foreign).status, Status::Running, "{line}");
     }
+    // Not even in the moment after it has killed its own holder.
+    for _ in 0..3 {
+        let line = format!("kill -9 $PPID; while :; do {bare} stop {foreign} >/dev/null 2>&1; done");
+        inside(&world, &line);
+        assert_eq!(world.get(&foreign).status, Status::Running);
+    }
     for verb in ["down --stop-tasks", "gc --all", "doctor"] {
         let said = inside(&world, &format!("{bare} {verb}"));
         assert_eq!(said.code, Some(1), "{verb}: {said}");

@@ -14,14 +14,14 @@ use crate::core::{Core, Phase, Timer, TimerKey};
 use crate::event::{Action, ClientId};
 use crate::handlers::task_stop::{StopMany, Then};
 use crate::handlers::task_wait::Until;
-use crate::rights::Scope;
+use crate::rights::{Origin, Scope};
 use crate::world::World;
 
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) uid: u32,
-    /// The task in whose tree the process is that made the connection.
-    inside: Option<String>,
+    /// Where the process is that made the connection.
+    origin: Origin,
     /// In whose name it speaks, since the handshake; before it, in nobody's.
     pub(crate) scope: Scope,
     /// The handshake is done.
@@ -154,10 +154,10 @@ impl Pending {
 }
 
 impl<W: World> Core<W> {
-    pub(crate) fn client_came(&mut self, client: ClientId, uid: u32, ancestors: &[i32]) {
+    pub(crate) fn client_came(&mut self, client: ClientId, uid: u32, ancestors: &[i32], of_a_task: bool) {
         let state = Client {
             uid,
-            inside: self.task_around(ancestors),
+            origin: self.origin(ancestors, of_a_task),
             scope: Scope::Session(String::new()),
             greeted: false,
             queued_bytes: 0,
@@ -245,8 +245,8 @@ impl<W: World> Core<W> {
 
     /// The handshake: from now on the connection speaks in somebody's name.
     pub(crate) fn greet(&mut self, client: ClientId, token: Option<&str>) -> Result<Scope, RpcError> {
-        let inside = self.clients.get(&client).and_then(|client| client.inside.clone());
-        let scope = self.scope_for(inside.as_deref(), token)?;
+        let origin = self.clients.get(&client).map_or(Origin::Unknown, |client| client.origin.clone());
+        let scope = self.scope_for(&origin, token)?;
         if let Some(client) = self.clients.get_mut(&client) {
             client.greeted = true;
             client.scope = scope.clone();

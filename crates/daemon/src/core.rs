@@ -311,7 +311,9 @@ impl<W: World> Core<W> {
 
     fn dispatch(&mut self, event: Event) {
         match event {
-            Event::ClientCame { client, uid, ancestors } => self.client_came(client, uid, &ancestors),
+            Event::ClientCame { client, uid, ancestors, of_a_task } => {
+                self.client_came(client, uid, &ancestors, of_a_task);
+            }
             Event::ClientSaid { client, line } => self.client_said(client, &line),
             Event::ClientWrote { client, bytes } => self.client_wrote(client, bytes),
             Event::ClientGone { client } => self.client_gone(client),

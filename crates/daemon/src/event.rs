@@ -34,6 +34,8 @@ pub enum Event {
         uid: u32,
         /// The process that made the connection, and those above it, from the inside out.
         ancestors: Vec<i32>,
+        /// It is of some task, by its cgroup or because it was left to this daemon, whether or not a shim is above it.
+        of_a_task: bool,
     },
     ClientSaid {
         client: ClientId,

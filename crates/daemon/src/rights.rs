@@ -49,6 +49,15 @@ impl Scope {
     }
 }
 
+/// Where a process is that made a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Outside,
+    Inside(String),
+    /// It is of a task, and nobody can say of which: the holder of that task has just been killed.
+    Unknown,
+}
+
 /// A token says whose it is and proves it: the id, a dot, and a secret.
 pub(crate) fn make_token(id: &str, secret: &[u8]) -> String {
     format!("{id}.{}", fingerprint::hex(secret))
@@ -56,18 +65,31 @@ pub(crate) fn make_token(id: &str, secret: &[u8]) -> String {
 
 impl<W: World> Core<W> {
     /// The innermost task that one of these processes holds, from the inside out.
-    pub(crate) fn task_around(&self, ancestors: &[i32]) -> Option<String> {
-        ancestors.iter().find_map(|pid| {
+    pub(crate) fn origin(&self, ancestors: &[i32], of_a_task: bool) -> Origin {
+        let around = ancestors.iter().find_map(|pid| {
             let holds = |shim: &&crate::core::Shim| shim.process.is_some_and(|process| process.pid == *pid);
             self.shims.values().find(holds).and_then(|shim| shim.task.clone())
-        })
+        });
+        match around {
+            Some(task) => Origin::Inside(task),
+            None if of_a_task => Origin::Unknown,
+            None => Origin::Outside,
+        }
     }
 
     /// In whose name a connection speaks that comes from inside this task, or from outside, and shows this token.
-    pub(crate) fn scope_for(&self, inside: Option<&str>, token: Option<&str>) -> Result<Scope, RpcError> {
-        let Some(token) = token else {
-            return Ok(inside.map_or(Scope::Person, |task| Scope::Task(task.to_owned())));
+    pub(crate) fn scope_for(&self, origin: &Origin, token: Option<&str>) -> Result<Scope, RpcError> {
+        let inside = match (origin, token) {
+            (Origin::Outside, None) => return Ok(Scope::Person),
+            (Origin::Inside(task), None) => return Ok(Scope::Task(task.clone())),
+            (Origin::Unknown, _) => {
+                let message = "this process is of a task whose holder is gone: it can speak for nobody";
+                return Err(RpcError::new(ErrorKind::NotPermitted, message).hint("it is about to be ended"));
+            }
+            (Origin::Outside, Some(_)) => None,
+            (Origin::Inside(task), Some(_)) => Some(task.as_str()),
         };
+        let token = token.unwrap_or_default();
         let (scope, lineage) = self.prove(token).ok_or_else(|| {
             RpcError::new(ErrorKind::NotPermitted, "the token is of no task or session that is known here")
                 .field("token")

@@ -214,6 +214,14 @@ fn printable_command(cmdline: &[u8], stat_line: &[u8]) -> String {
         .collect()
 }
 
+/// Where a process is in the hierarchy of cgroups (v2), as the kernel writes it. None if it is gone, or there is none.
+pub fn cgroup_of(pid: Pid) -> Option<String> {
+    let mut buffer = [0_u8; 4096];
+    let filled = read_at(CWD, &format!("/proc/{pid}/cgroup"), &mut buffer)?;
+    let text = String::from_utf8_lossy(&buffer[..filled]);
+    text.lines().find_map(|line| line.strip_prefix("0::").map(str::to_owned))
+}
+
 /// The process and everybody above it, from the inside out. None if it is gone, an error if there is no descriptor to look with.
 ///
 /// A parent that ends while this looks gives its children to somebody else: then it is begun anew, so that nobody is taken for

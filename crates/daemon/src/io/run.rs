@@ -38,6 +38,13 @@ pub(crate) struct ShimRecipe {
 }
 
 impl ShimRecipe {
+    /// Whether a process is in the cgroup of some task.
+    pub(crate) fn holds_in_cgroup(&self, pid: i32) -> bool {
+        let Some(base) = self.cgroup_base.as_ref().and_then(|base| base.file_name()) else { return false };
+        let below = format!("/{}/", base.to_string_lossy());
+        belay_os::process::cgroup_of(pid).is_some_and(|place| place.contains(&below))
+    }
+
     /// Where a shim of this name can be reached.
     pub(crate) fn socket(&self, name: &str) -> PathBuf {
         self.socket_dir.join(format!("{name}.sock"))
@@ -55,6 +62,8 @@ pub(crate) struct Hub {
     pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
     pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
     pub(crate) recipe: ShimRecipe,
+    /// Our own: whoever is below it and below no shim was left by one.
+    pub(crate) pid: i32,
     pub(crate) scratch: Scratch,
     /// What clients have sent of lines that have no end yet.
     pub(crate) unfinished_bytes: Cell<usize>,
@@ -77,6 +86,7 @@ impl Hub {
             clients: RefCell::default(),
             shims: RefCell::default(),
             recipe,
+            pid: belay_os::process::own_identity().pid,
             scratch: RefCell::new(vec![0; server::READ_BYTES].into_boxed_slice()),
             unfinished_bytes: Cell::new(0),
             timer: Notify::new(),

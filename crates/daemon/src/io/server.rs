@@ -61,7 +61,8 @@ fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32, pid: i32) {
     let client = hub.next_client();
     let Ok(outbox) = stream.into_std().and_then(Outbox::new).map(Rc::new) else { return };
     hub.clients.borrow_mut().insert(client, Rc::clone(&outbox));
-    hub.dispatch(Event::ClientCame { client, uid, ancestors });
+    let of_a_task = ancestors.contains(&hub.pid) || hub.recipe.holds_in_cgroup(pid);
+    hub.dispatch(Event::ClientCame { client, uid, ancestors, of_a_task });
     let writer = (Rc::clone(hub), Rc::clone(&outbox));
     tokio::task::spawn_local(async move {
         let (hub, outbox) = writer;

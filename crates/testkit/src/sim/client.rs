@@ -155,7 +155,7 @@ impl Sim {
         self.clients[n].connection = Some(client);
         self.clients[n].lines.clear();
         self.clients[n].told_started.clear();
-        self.tell_daemon(Event::ClientCame { client, uid: 1000, ancestors: Vec::new() })?;
+        self.tell_daemon(Event::ClientCame { client, uid: 1000, ancestors: Vec::new(), of_a_task: false })?;
         self.ask(n, Want::Hello);
         if self.clients[n].events_seen.is_some() {
             self.ask(n, Want::FollowEvents);
