@@ -74,7 +74,7 @@ impl<W: World> Core<W> {
         let due = task.unsaid.take();
         self.expect_nobody(due);
         self.hand_out(caller, &params, &id, shim);
-        self.answer_queued(&id);
+        self.answer_started(&id);
         Ok(())
     }
 }

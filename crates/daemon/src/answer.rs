@@ -55,8 +55,8 @@ pub(crate) enum What {
     Start {
         task: String,
         when: AnswerWhen,
-        /// Who waits for the end has been told of the start.
-        told: bool,
+        /// What whoever waits for the end has been told last: that it waits for its turn, or has begun.
+        told: Option<&'static str>,
     },
     Wait {
         task: String,

@@ -129,19 +129,22 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Whoever waited for the start gets the id; whoever waits for the end hears it too, once.
+    /// Whoever waited for the start gets the id; whoever waits for the end hears it too, once. If it waits for its turn, they hear
+    /// that.
     pub(crate) fn answer_started(&mut self, id: &str) {
         let Some(task) = self.tasks.get(id) else { return };
-        if !task.state.has_begun() {
-            return;
-        }
+        let word = match task.state {
+            State::Running(_) | State::Resting(_) | State::Stopping(_) => notify::TASK_STARTED,
+            State::Queued { .. } if task.shim.is_some() => notify::TASK_QUEUED,
+            State::Queued { .. } | State::Starting { .. } | State::Ended(_) => return,
+        };
         for pending in task.pending.clone() {
             let Some(Pending { what: What::Start { when, told, .. }, caller, .. }) =
                 self.pending.get_mut(&pending)
             else {
                 continue;
             };
-            if std::mem::replace(told, true) {
+            if told.replace(word) == Some(word) {
                 continue;
             }
             let (when, caller) = (*when, caller.clone());
@@ -151,30 +154,7 @@ impl<W: World> Core<W> {
                     self.take_pending(pending);
                     self.reply(&caller, &info);
                 }
-                AnswerWhen::Ended => self.notify(caller.client, notify::TASK_STARTED, &info),
-            }
-        }
-    }
-
-    /// A task waits for its turn: whoever asked for it in the background has its id now; whoever waits for its end hears of it.
-    pub(crate) fn answer_queued(&mut self, id: &str) {
-        let Some(task) = self.tasks.get(id).filter(|task| task.shim.is_some()) else { return };
-        if !matches!(task.state, State::Queued { .. }) {
-            return;
-        }
-        for pending in task.pending.clone() {
-            let Some(Pending { what: What::Start { when, .. }, caller, .. }) = self.pending.get(&pending)
-            else {
-                continue;
-            };
-            let (when, caller) = (*when, caller.clone());
-            let Some(info) = self.live_info(id, false, None) else { return };
-            match when {
-                AnswerWhen::Started => {
-                    self.take_pending(pending);
-                    self.reply(&caller, &info);
-                }
-                AnswerWhen::Ended => self.notify(caller.client, notify::TASK_QUEUED, &info),
+                AnswerWhen::Ended => self.notify(caller.client, word, &info),
             }
         }
     }

@@ -132,7 +132,7 @@ impl<W: World> Core<W> {
         self.begin(task_id, shim);
         let later = self.actions.split_off(mark);
         self.durable.extend(later);
-        self.answer_queued(task_id);
+        self.answer_started(task_id);
     }
 
     /// Gives a recorded task to its shim.

@@ -99,7 +99,7 @@ impl<W: World> Core<W> {
         if let Some(entering) = entering {
             self.entered(caller, &id, entering);
         }
-        self.answer_queued(&id);
+        self.answer_started(&id);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl<W: World> Core<W> {
         self.follow_start(caller, params, id);
         self.called_by(id, caller.client);
         let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
-        let what = What::Start { task: id.to_owned(), when: params.answer, told: false };
+        let what = What::Start { task: id.to_owned(), when: params.answer, told: None };
         self.promise(caller.clone(), what, within);
     }
 
@@ -203,10 +203,9 @@ impl<W: World> Core<W> {
             }
             Some(_) => {
                 let within = (params.answer == AnswerWhen::Started).then_some(bounds::START_ANSWER_MS);
-                let what = What::Start { task: id.clone(), when: params.answer, told: false };
+                let what = What::Start { task: id.clone(), when: params.answer, told: None };
                 self.promise(caller.clone(), what, within);
                 self.answer_started(&id);
-                self.answer_queued(&id);
             }
         }
     }
