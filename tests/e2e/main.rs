@@ -12,6 +12,7 @@ mod attach;
 mod attacks;
 mod bad_days;
 mod bad_disks;
+mod binding;
 mod brief;
 mod budget;
 mod clocks;

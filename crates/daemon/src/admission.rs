@@ -3,12 +3,12 @@
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{Defaults, OnEnd};
-use belay_protocol::task::{NoLimit, StartParams};
+use belay_protocol::task::{NoLimit, OnTimeout, StartParams};
 
 use crate::answer::Caller;
 use crate::core::Core;
 use crate::rights::Scope;
-use crate::sessions::{STANDING, is_in};
+use crate::sessions::{STANDING, SessionDoc, is_in};
 use crate::world::World;
 
 /// Where a new task belongs.
@@ -31,7 +31,7 @@ impl<W: World> Core<W> {
                 .field("session")
                 .hint("open a new one; its tasks can still be listed, read and stopped"));
         }
-        if let (Scope::Task(_), Some(doc)) = (&scope, session) {
+        for doc in self.binding(&scope) {
             bound(params, doc.on_end, &doc.defaults)?;
         }
         if let Some(root) = self.closing.iter().find(|root| place.lineage.contains(root)) {
@@ -40,6 +40,20 @@ impl<W: World> Core<W> {
         }
         self.check_limits(&place)?;
         Ok(place)
+    }
+
+    /// The sessions whose policy somebody cannot change: all that they run inside of. A session's own client is not inside it.
+    pub(crate) fn binding(&self, scope: &Scope) -> Vec<&SessionDoc> {
+        let (lineage, own) = match scope {
+            Scope::Person => return Vec::new(),
+            Scope::Session(id) => (self.sessions.get(id).map(|session| &session.doc.lineage), None),
+            Scope::Task(id) => {
+                let entry = self.tasks.get(id).map(|task| &task.entry);
+                (entry.map(|entry| &entry.doc.lineage), entry.map(|entry| &entry.session))
+            }
+        };
+        let all = lineage.into_iter().flatten().chain(own);
+        all.filter_map(|id| self.sessions.get(id)).map(|session| &session.doc).collect()
     }
 
     fn place(&self, scope: &Scope, params: &StartParams) -> Result<Place, RpcError> {
@@ -97,6 +111,10 @@ fn bound(params: &StartParams, on_end: OnEnd, defaults: &Defaults) -> Result<(),
             "keep",
             "the session's tasks end with it; what runs inside it cannot change that".to_owned(),
         );
+    }
+    let detaches = params.on_timeout == Some(OnTimeout::Detach);
+    if detaches && defaults.timeout_ms.is_some() && defaults.on_timeout != Some(OnTimeout::Detach) {
+        return refuse("on_timeout", "the session stops what has run so long".to_owned());
     }
     for (none, most) in [
         (NoLimit::Timeout, defaults.timeout_ms),

@@ -72,6 +72,10 @@ pub mod bounds {
     /// Beyond it a session is refused with `busy`; of ended ones the oldest are forgotten.
     pub const SESSIONS_OPEN: usize = 10_000;
     pub const SESSIONS_ENDED: usize = 1_000;
+    /// How many an agent may have open below it.
+    pub const SESSIONS_BELOW: usize = 100;
+    /// Lanes that nobody wants, of which the last generation is remembered; beyond it the oldest are forgotten.
+    pub const LANES_IDLE: usize = 1_000;
     pub const LEASE_MS: u64 = 60_000;
     pub const LEASE_GRACE_MS: u64 = 30_000;
     pub const LEASE_LEAST_MS: u64 = 100;

@@ -54,6 +54,8 @@ pub struct Core<W> {
     pub(crate) lanes: BTreeMap<String, Lane>,
     /// When tasks with budgets are looked at together with what is below them; only while there is something below one.
     pub(crate) counting: Option<TimerKey>,
+    /// Ends that have just been told to their sessions, and when their notices go: not before the answers have left.
+    pub(crate) told: (Vec<(String, u64)>, Option<TimerKey>),
     /// Tasks that are being stopped with everything below them: nothing new begins there.
     pub(crate) closing: Vec<String>,
     /// Shims in a row that could not be started or ended before they were ready.
@@ -228,6 +230,8 @@ pub(crate) enum Timer {
     Reach(ShimId),
     /// Whoever waited for the task with this number has not come back.
     Caller(u64),
+    /// Notices of ends that have been told may go.
+    Told,
     /// Tasks with budgets are looked at together with what is below them.
     Count,
     /// The start of the task with this number has not been said again.
@@ -276,6 +280,7 @@ impl<W: World> Core<W> {
             sessions: BTreeMap::new(),
             lanes: BTreeMap::new(),
             counting: None,
+            told: (Vec::new(), None),
             closing: Vec::new(),
             shim_failures: 0,
             adoption: None,
@@ -367,6 +372,8 @@ impl<W: World> Core<W> {
         self.watch_idleness();
         self.actions.append(&mut self.last);
         if self.phase == Phase::Leaving && self.pending.is_empty() && self.batch.is_empty() {
+            self.drop_told();
+            self.commit_or_retry();
             self.settle_journal();
             self.actions.append(&mut self.slow_acks.1);
             self.actions.push(Action::Exit);
@@ -423,6 +430,7 @@ impl<W: World> Core<W> {
                 Timer::Adopted => self.open_doors(),
                 Timer::Reach(shim) => self.reach_again(shim),
                 Timer::Caller(number) => self.caller_is_due(number),
+                Timer::Told => self.drop_told(),
                 Timer::Count => self.count_subtrees(),
                 Timer::Start(number) => self.start_is_due(number),
                 Timer::Lease(number) => self.lease_is_due(number),

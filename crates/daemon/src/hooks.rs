@@ -25,9 +25,6 @@ use crate::world::World;
 /// The kind of their documents.
 const KIND: &str = "hook";
 
-/// What the key of one ends with that the settings want run.
-const ON_END: &str = ".on_end";
-
 /// A task's part in a hook. None of these has hooks itself: else there would be no end of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,6 +46,9 @@ pub(crate) struct HookDoc {
     facts: BTreeMap<String, String>,
     /// How often it was started.
     tries: u32,
+    /// Where the task was, if it is the wish of whoever started it: there it is run, too.
+    #[serde(default)]
+    place: Option<(String, Vec<String>)>,
 }
 
 #[derive(Debug)]
@@ -90,12 +90,14 @@ impl<W: World> Core<W> {
                 Command::Argv(words.iter().map(|word| Bytes::from(word.as_str())).collect())
             }
         });
-        let keys = [(own, entry.id.clone()), (set, format!("{}{ON_END}", entry.id))];
+        let keys = [(own, entry.id.clone()), (set, format!("{}.on_end", entry.id))];
         for (command, key) in keys {
             let Some(command) = command else { continue };
             let facts = facts(&task_info(entry, Live::default()));
-            let doc =
-                HookDoc { task: entry.id.clone(), command, cwd: entry.doc.cwd.clone(), facts, tries: 0 };
+            let lineage = entry.doc.lineage.iter().cloned().chain([entry.id.clone()]).collect();
+            let place = (key == entry.id).then(|| (entry.session.clone(), lineage));
+            let cwd = entry.doc.cwd.clone();
+            let doc = HookDoc { task: entry.id.clone(), command, cwd, facts, tries: 0, place };
             self.put_hook(&key, Some(&doc));
             self.hooks.insert(key, Hook { doc, running: false });
         }
@@ -185,7 +187,7 @@ impl<W: World> Core<W> {
         let doc = HookDoc { tries: hook.doc.tries + 1, ..hook.doc.clone() };
         let params = self.hook_params(key, &doc);
         let ready = self.make_ready(&params);
-        let place = self.hook_place(key, &doc.task);
+        let place = hook_place(&doc);
         let (mut entry, start) = self.compose(&params, ready, place, None)?;
         entry.doc.hook = Some(HookPart::Run(key.to_owned()));
         let id = entry.id.clone();
@@ -202,20 +204,6 @@ impl<W: World> Core<W> {
             None => self.waiting.push_back(id),
         }
         Ok(())
-    }
-
-    /// What whoever started a task wants run belongs where the task belonged, and is bound as it was. What the settings want run
-    /// is the person's own.
-    fn hook_place(&self, key: &str, task: &str) -> Place {
-        let parent = Some(task.to_owned());
-        let entry = self.entry(task).ok().filter(|_| !key.ends_with(ON_END));
-        match entry {
-            Some(Entry { session, doc, .. }) => {
-                let lineage = doc.lineage.into_iter().chain(parent.clone()).collect();
-                Place { session, parent, lineage }
-            }
-            None => Place { session: STANDING.to_owned(), parent, lineage: Vec::new() },
-        }
     }
 
     fn hook_params(&self, key: &str, doc: &HookDoc) -> StartParams {
@@ -263,6 +251,14 @@ impl<W: World> Core<W> {
             follow: false,
         }
     }
+}
+
+/// What whoever started a task wants run belongs where the task belonged, and is bound as it was. What the settings want run is
+/// the person's own.
+fn hook_place(doc: &HookDoc) -> Place {
+    let parent = Some(doc.task.clone());
+    let (session, lineage) = doc.place.clone().unwrap_or_else(|| (STANDING.to_owned(), Vec::new()));
+    Place { session, parent, lineage }
 }
 
 /// What a hook is told. What there is nothing to tell of is left out.

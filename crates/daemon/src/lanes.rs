@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::answer::Caller;
+use crate::config::bounds;
 use crate::core::Core;
 use crate::doc::Entry;
 use crate::life::object;
@@ -167,11 +168,26 @@ impl<W: World> Core<W> {
     fn put_lane(&mut self, name: &str) {
         let Some(lane) = self.lanes.get(name) else { return };
         if lane.is_idle() {
-            self.lanes.remove(name);
-            return self.put_doc(LANE, name, None);
+            // Its last generation is remembered, for whoever shows one.
+            self.forget_idle_lanes();
         }
+        let Some(lane) = self.lanes.get(name) else { return };
         if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane)) {
             self.put_doc(LANE, name, Some(body));
+        }
+    }
+
+    fn forget_idle_lanes(&mut self) {
+        let idle = self.lanes.iter().filter(|(_, lane)| lane.is_idle());
+        let mut idle: Vec<(u64, String)> = idle.map(|(name, lane)| (lane.generation, name.clone())).collect();
+        if idle.len() <= bounds::LANES_IDLE {
+            return;
+        }
+        idle.sort_unstable();
+        let surplus = idle.len() - bounds::LANES_IDLE;
+        for (_, name) in idle.into_iter().take(surplus) {
+            self.lanes.remove(&name);
+            self.put_doc(LANE, &name, None);
         }
     }
 
@@ -181,9 +197,17 @@ impl<W: World> Core<W> {
     /// until its turn comes is the answer.
     pub(crate) fn enter_lane(
         &self,
+        caller: &Caller,
         entry: &mut Entry,
         params: &LaneParams,
     ) -> Result<(Entering, bool), RpcError> {
+        if params.generation.is_some() && !self.lanes.contains_key(&params.name) {
+            return Err(refused(
+                &params.name,
+                Refusal::Stale { claimed: params.generation.unwrap_or(0) },
+                true,
+            ));
+        }
         let mut lane = self.lanes.get(&params.name).cloned().unwrap_or_default();
         let owner = owner_of(&entry.session, &entry.doc.lineage);
         let mut names: Vec<&str> = entry.doc.lineage.iter().map(String::as_str).collect();
@@ -193,8 +217,16 @@ impl<W: World> Core<W> {
             LaneMode::Queue => Mode::Queue,
             LaneMode::Replace => Mode::Replace,
         };
-        lane.check(&names, mode, params.generation).map_err(|refusal| refused(&params.name, refusal))?;
-        let bound = crate::config::bounds::LANE_QUEUE;
+        let scope = self.scope(caller);
+        let covers = |task: &str| self.entry(task).is_ok_and(|entry| scope.covers_task(&entry));
+        let visible = lane.holder.as_ref().is_none_or(|holding| covers(&holding.claim.task))
+            && lane.queue.first().is_none_or(|next| covers(&next.claim.task));
+        lane.check(&names, mode, params.generation)
+            .map_err(|refusal| refused(&params.name, refusal, visible))?;
+        if mode == Mode::Replace {
+            self.may_replace(&scope, &params.name, &lane)?;
+        }
+        let bound = bounds::LANE_QUEUE;
         if lane.queue.len() >= bound {
             let message = format!("{bound} tasks wait for lane {} already", params.name);
             return Err(RpcError::new(ErrorKind::Busy, message).field("lane"));
@@ -204,6 +236,22 @@ impl<W: World> Core<W> {
         entry.doc.lane = Some(SeatDoc { name: params.name.clone(), owner, generation: None });
         let waits = seat != Seat::Free;
         Ok((Entering { name: params.name.clone(), lane, seat }, waits))
+    }
+
+    /// Replacing is stopping: who may not stop a task may not replace it either.
+    fn may_replace(&self, scope: &Scope, name: &str, lane: &Lane) -> Result<(), RpcError> {
+        let goes = lane.queue.iter().filter(|waiting| waiting.replaces).map(|waiting| &waiting.claim.task);
+        let holder = lane.holder.as_ref().filter(|holding| holding.blocked.is_none());
+        let mut goes = goes.chain(holder.map(|holding| &holding.claim.task));
+        let is_foreign =
+            |task: &String| self.tasks.get(task).is_some_and(|task| !scope.covers_task(&task.entry));
+        if goes.any(is_foreign) {
+            let message = format!("lane {name} is held by a task that is not yours to stop");
+            return Err(RpcError::new(ErrorKind::NotPermitted, message)
+                .field("lane")
+                .hint(format!("wait for your turn: {name}:queue")));
+        }
+        Ok(())
     }
 
     /// Puts into the batch what the start changes about its lane. Behind `task.created`.
@@ -234,10 +282,15 @@ impl<W: World> Core<W> {
         let Entering { name, lane, seat } = entering;
         self.lanes.insert(name.clone(), lane);
         let Seat::Waits { stop, gives_way } = seat else { return };
+        let owner = |id: &str| self.tasks.get(id).and_then(|task| owner_in(&task.entry));
+        let own = owner(id);
         let reason = format!("replaced in lane {name} by {id}");
         for task in gives_way.into_iter().chain(stop) {
             let order = StopOrder::new(Level::Terminate, self.actor(caller, None), Some(&reason));
-            self.fence_owner(caller, &task, &order);
+            // Whoever replaces what is its own goes on with it.
+            if self.tasks.get(&task).and_then(|task| owner_in(&task.entry)) != own {
+                self.fence_owner(caller, &task, &order);
+            }
             self.order_stop(&task, order);
         }
     }
@@ -296,7 +349,7 @@ impl<W: World> Core<W> {
     pub(crate) fn fence_owner(&mut self, caller: &Caller, id: &str, order: &StopOrder) -> Option<FenceInfo> {
         let entry = &self.tasks.get(id)?.entry;
         let seat = entry.doc.lane.clone()?;
-        if self.names_of(&self.scope(caller)).contains(&seat.owner) {
+        if self.names_of(caller).contains(&seat.owner) {
             return None;
         }
         let lane = self.lanes.get_mut(&seat.name)?;
@@ -324,24 +377,27 @@ impl<W: World> Core<W> {
     }
 
     /// The names under which somebody may own a lane: the owner that they would start for, and everything above.
-    pub(crate) fn names_of(&self, scope: &Scope) -> Vec<String> {
-        let (session, mut names) = match scope {
-            Scope::Person => (STANDING, Vec::new()),
+    pub(crate) fn names_of(&self, caller: &Caller) -> Vec<String> {
+        let (session, mut names) = match self.scope(caller) {
+            Scope::Person => (STANDING.to_owned(), Vec::new()),
             Scope::Session(id) => {
-                let above = self.sessions.get(id).map(|session| session.doc.lineage.clone());
-                (id.as_str(), above.unwrap_or_default())
+                let above = self.sessions.get(&id).map(|session| session.doc.lineage.clone());
+                (id, above.unwrap_or_default())
             }
-            Scope::Task(id) => match self.tasks.get(id) {
+            Scope::Task(id) => match self.tasks.get(&id) {
                 Some(task) => {
                     let mut names = task.entry.doc.lineage.clone();
-                    names.push(id.clone());
-                    (task.entry.session.as_str(), names)
+                    names.push(id);
+                    (task.entry.session.clone(), names)
                 }
-                None => (STANDING, Vec::new()),
+                None => (STANDING.to_owned(), Vec::new()),
             },
         };
-        let owner = owner_of(session, &names);
+        let owner = owner_of(&session, &names);
         names.push(owner);
+        // Whoever holds a session by its connection speaks for it.
+        let held = self.sessions.iter().filter(|(_, session)| session.holders.contains(&caller.client));
+        names.extend(held.map(|(id, _)| id.clone()));
         names
     }
 
@@ -349,10 +405,10 @@ impl<W: World> Core<W> {
     pub(crate) fn check_fence(&self, caller: &Caller, entry: &Entry) -> Result<(), RpcError> {
         let Some(seat) = &entry.doc.lane else { return Ok(()) };
         let Some(lane) = self.lanes.get(&seat.name) else { return Ok(()) };
-        let names = self.names_of(&self.scope(caller));
+        let names = self.names_of(caller);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         match lane.fence_before(&names) {
-            Some(fence) => Err(refused(&seat.name, Refusal::Fenced(fence.clone()))),
+            Some(fence) => Err(refused(&seat.name, Refusal::Fenced(fence.clone()), true)),
             None => Ok(()),
         }
     }
@@ -368,8 +424,13 @@ fn words(fence: &FenceInfo) -> String {
     format!("{} stopped {} at {}{why}", fence.by, fence.task, fence.at)
 }
 
-fn refused(lane: &str, refusal: Refusal) -> RpcError {
+/// What is said of a claim that is refused. Of a task that the caller may not see, only that there is one.
+fn refused(lane: &str, refusal: Refusal, visible: bool) -> RpcError {
     match refusal {
+        Refusal::Held(_) | Refusal::Awaited(_) if !visible => {
+            let message = format!("lane {lane} is held by somebody else");
+            RpcError::new(ErrorKind::LaneHeld, message).hint(format!("wait for your turn: {lane}:queue"))
+        }
         Refusal::Held(Holding { claim, blocked: None }) => {
             let message = format!("lane {lane} is held by task {} of {}", claim.task, claim.owner);
             RpcError::new(ErrorKind::LaneHeld, message)

@@ -183,7 +183,7 @@ impl<W: World> Core<W> {
         }
         let info = task_info(&task.entry, Live::default());
         self.leave_lane(&task.entry, &info);
-        let told = self.is_told(&task, &info);
+        let told = Self::is_told(&task, &info);
         let seq = self.end_number(id);
         self.note_end(&task.entry, &info, seq, told);
         // Said only when durable: a daemon that dies now says it again, and says the same. (Where the disk is full it is
@@ -197,6 +197,9 @@ impl<W: World> Core<W> {
                 continue;
             }
             if let Some(pending) = self.take_pending(pending) {
+                if pending.awaited().is_some() {
+                    self.told_by_wait(&pending.caller, &task.entry);
+                }
                 self.answer_ended(pending, &info, &task.follows);
             }
         }

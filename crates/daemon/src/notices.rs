@@ -5,7 +5,7 @@ use belay_protocol::session::{Leftover, SessionState};
 use belay_protocol::task::{Status, TaskInfo};
 
 use crate::config::bounds;
-use crate::core::{Core, Task};
+use crate::core::{Core, Task, Timer};
 use crate::doc::Entry;
 use crate::sessions::STANDING;
 use crate::world::World;
@@ -37,20 +37,16 @@ impl<W: World> Core<W> {
             .map_or_else(|| self.journal.last_event(), |event| event.seq)
     }
 
-    /// Whether the client of the task's session hears of its end anyway: it waits for it, or has stopped it itself.
-    pub(crate) fn is_told(&self, task: &Task, info: &TaskInfo) -> bool {
-        let session = &task.entry.session;
-        let own = format!("session:{session}");
+    /// Whether the client of the task's session has ended it itself. (One that waits for it is told by the answer; but that is not
+    /// given yet.)
+    pub(crate) fn is_told(task: &Task, info: &TaskInfo) -> bool {
+        let own = format!("session:{}", task.entry.session);
         let actor = info.outcome.as_ref().and_then(|outcome| outcome.actor.as_deref());
         let is_own = |actor: &str| {
             actor.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
         };
-        let waits = |id: &u64| {
-            let pending = self.pending.get(id).filter(|pending| pending.awaited().is_some());
-            pending.is_some_and(|pending| self.speaks_for(pending.caller.client, session))
-        };
         // A hook is itself a telling.
-        task.entry.doc.hook.is_some() || actor.is_some_and(is_own) || task.pending.iter().any(waits)
+        task.entry.doc.hook.is_some() || actor.is_some_and(is_own)
     }
 
     /// A task of these sessions has ended, before that is durable: what did not end properly is remembered, and its session's
@@ -99,6 +95,27 @@ impl<W: World> Core<W> {
         self.put_doc(NOTICE, &notice_key(id, seq), Some(task.to_owned()));
         if let Some((seq, _)) = oldest {
             self.put_doc(NOTICE, &notice_key(id, seq), None);
+        }
+    }
+
+    /// The end of this task is being told. Its notice is gone for everybody who asks, and from the record when the answer has left: a
+    /// daemon that dies in between tells it again rather than never.
+    pub(crate) fn told_of(&mut self, id: &str, task: &str) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let seq = session.notices.iter().find(|(_, told)| *told == task).map(|(seq, _)| *seq);
+        if let Some(seq) = seq {
+            session.notices.remove(&seq);
+            self.told.0.push((id.to_owned(), seq));
+            if self.told.1.is_none() {
+                self.told.1 = Some(self.arm(bounds::SETTLE_MS, Timer::Told));
+            }
+        }
+    }
+
+    pub(crate) fn drop_told(&mut self) {
+        self.told.1 = None;
+        for (id, seq) in std::mem::take(&mut self.told.0) {
+            self.put_doc(NOTICE, &notice_key(&id, seq), None);
         }
     }
 

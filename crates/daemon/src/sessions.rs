@@ -239,9 +239,7 @@ impl<W: World> Core<W> {
             }
             Some(LeaseEffect::ApplyPolicy) => {
                 self.arm_session(id, LeaseEffect::ApplyPolicy);
-                self.end_sessions_below(id);
-                self.stop_tasks_of(id);
-                self.session_may_be_over(id);
+                self.end_all(id);
             }
             Some(LeaseEffect::Finish) => {
                 self.serve_session(id);
@@ -255,18 +253,49 @@ impl<W: World> Core<W> {
         self.emit_about(kind, None, Some(id), object(more));
     }
 
-    /// A session does not outlive the one it was opened in.
-    fn end_sessions_below(&mut self, id: &str) {
+    /// A session has ended, and with it all that were opened inside of it: one look at the sessions, and one at the tasks.
+    fn end_all(&mut self, id: &str) {
+        let ending =
+            Ending { by: format!("session:{id}"), reason: Some("the session above it ended".to_owned()) };
         let is_below = |session: &Session| {
             session.doc.state.is_open() && session.doc.lineage.iter().any(|above| above == id)
         };
         let below: Vec<String> =
             self.sessions.iter().filter(|(_, session)| is_below(session)).map(|(id, _)| id.clone()).collect();
-        let ending =
-            Ending { by: format!("session:{id}"), reason: Some("the session above it ended".to_owned()) };
-        for id in below {
-            self.lease_event(&id, LeaseEvent::Closed, Some(&ending));
+        for inner in &below {
+            self.end_inside(inner, &ending);
         }
+        self.stop_tasks_of(id);
+        self.session_may_be_over(id);
+        let busy = self.busy_sessions();
+        for inner in below {
+            let keeps = self.sessions.get(&inner).is_some_and(|inner| inner.doc.on_end == OnEnd::Keep);
+            if keeps || !busy.contains(&inner) {
+                self.lease_event(&inner, LeaseEvent::Emptied, None);
+            }
+        }
+    }
+
+    /// The end of a session inside another that ends: everything below it is below that one too.
+    fn end_inside(&mut self, id: &str, ending: &Ending) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.doc.state = SessionState::Ending;
+        session.doc.ended_by = Some(ending.by.clone());
+        session.doc.reason.clone_from(&ending.reason);
+        session.doc.ended_ms = Some(self.now.wall_ms);
+        let told = json!({ "by": ending.by, "reason": ending.reason, "on_end": session.doc.on_end });
+        self.put_session(id);
+        self.emit_session("session.ending", id, told);
+        self.arm_session(id, LeaseEffect::ApplyPolicy);
+        if !self.tasks.is_empty() {
+            self.stop_tasks_of(id);
+        }
+    }
+
+    /// The sessions that have tasks which end with them.
+    fn busy_sessions(&self) -> BTreeSet<String> {
+        let bound = self.tasks.values().filter(|task| is_bound(&task.entry));
+        bound.flat_map(|task| self.sessions_of(&task.entry)).collect()
     }
 
     /// What the end of a session means for its tasks, by its policy. Said again after a crash, and heard once.
@@ -291,8 +320,8 @@ impl<W: World> Core<W> {
         if !stops(id) {
             return Vec::new();
         }
-        let is_bound = |task: &&Task| !task.entry.doc.keep && is_in(id, &task.entry);
-        self.tasks.values().filter(is_bound).map(|task| task.entry.id.clone()).collect()
+        let ends = |task: &&Task| is_bound(&task.entry) && is_in(id, &task.entry);
+        self.tasks.values().filter(ends).map(|task| task.entry.id.clone()).collect()
     }
 
     pub(crate) fn session_may_be_over(&mut self, id: &str) {
@@ -317,18 +346,24 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// Ended sessions are kept while there is room; the oldest go first.
+    /// Ended sessions are kept while there is room. Those that were opened inside of others go first, then those that have nothing
+    /// to tell, then the oldest; never one that somebody asks about.
     fn forget_old_sessions(&mut self) {
-        let ended: BTreeMap<u64, String> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.doc.state == SessionState::Ended)
-            .map(|(id, session)| (session.doc.number, id.clone()))
-            .collect();
-        for id in ended.values().take(ended.len().saturating_sub(bounds::SESSIONS_ENDED)) {
-            self.forget_notices(id, |_, _| true);
-            self.sessions.remove(id);
-            self.put_doc(SESSION, id, None);
+        let is_ended = |session: &Session| session.doc.state == SessionState::Ended;
+        let ended = self.sessions.values().filter(|session| is_ended(session)).count();
+        if ended <= bounds::SESSIONS_ENDED {
+            return;
+        }
+        let worth = |session: &Session| {
+            (session.doc.lineage.is_empty(), !session.notices.is_empty(), session.doc.number)
+        };
+        let free =
+            self.sessions.iter().filter(|(_, session)| is_ended(session) && session.pending.is_empty());
+        let least = free.min_by_key(|(_, session)| worth(session)).map(|(id, _)| id.clone());
+        if let Some(id) = least {
+            self.forget_notices(&id, |_, _| true);
+            self.sessions.remove(&id);
+            self.put_doc(SESSION, &id, None);
         }
     }
 
@@ -397,28 +432,33 @@ impl<W: World> Core<W> {
         Some(WaitResult { drained: info.drained, session: info, left })
     }
 
+    /// A task sees the session that it is in, too: what binds it is no secret.
+    pub(crate) fn sees_session(&self, scope: &Scope, id: &str, session: &Session) -> bool {
+        let is_in_it = |task: &String| self.tasks.get(task).is_some_and(|task| task.entry.session == id);
+        scope.covers(id, &session.doc.lineage) || matches!(scope, Scope::Task(task) if is_in_it(task))
+    }
+
     /// The session that somebody means, if they may see it.
     pub(crate) fn find_session(&self, scope: &Scope, text: &str) -> Result<String, RpcError> {
-        let is_seen = |id: &str, session: &Session| match scope {
-            Scope::Person => true,
-            // A task sees the session it is in; what binds it is no secret.
-            Scope::Task(task) => {
-                scope.covers(id, &session.doc.lineage)
-                    || self.tasks.get(task).is_some_and(|task| task.entry.session == id)
-            }
-            Scope::Session(_) => scope.covers(id, &session.doc.lineage),
-        };
         let matches: Vec<&String> = self
             .sessions
             .iter()
             .filter(|(id, session)| {
                 let named = session.doc.name.as_deref() == Some(text) && session.doc.state.is_open();
-                (*id == text || (text.len() > 3 && id.starts_with(text)) || named) && is_seen(id, session)
+                (*id == text || (text.len() > 3 && id.starts_with(text)) || named)
+                    && self.sees_session(scope, id, session)
             })
             .map(|(id, _)| id)
             .collect();
+        let outermost = |ids: &[&String]| -> Vec<String> {
+            let depth = |id: &String| self.sessions.get(id).map_or(0, |session| session.doc.lineage.len());
+            let least = ids.iter().map(|id| depth(id)).min();
+            ids.iter().filter(|id| Some(depth(id)) == least).map(|id| (*id).clone()).collect()
+        };
         match matches.as_slice() {
             [id] => Ok((*id).clone()),
+            // A name that somebody inside has taken is not in the way of whoever is outside.
+            several if outermost(several).len() == 1 => Ok(outermost(several)[0].clone()),
             [] => {
                 let shown: String = text.chars().filter(|c| !c.is_control()).take(40).collect();
                 Err(RpcError::new(ErrorKind::NotFound, format!("there is no session {shown}"))
@@ -438,6 +478,11 @@ impl<W: World> Core<W> {
             }
         }
     }
+}
+
+/// Whether a task ends with its session. What was to be run when a task has ended, is run.
+fn is_bound(entry: &Entry) -> bool {
+    !entry.doc.keep && entry.doc.hook.is_none()
 }
 
 /// Whether a task is in a session or below it.

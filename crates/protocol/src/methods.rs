@@ -153,7 +153,10 @@ fn read<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, RpcError> {
     let text = params.map_or("{}", RawValue::get);
     serde_json::from_str(text).map_err(|error| {
         let field = field_at_fault(text, &error).unwrap_or_else(|| "params".to_owned());
-        RpcError::invalid(&field, format!("the parameters do not fit: {error}"))
+        // What was wrong may be long, and hostile.
+        let said: String = error.to_string().chars().filter(|c| !c.is_control()).take(300).collect();
+        RpcError::invalid(&field, format!("the parameters do not fit: {said}"))
+            .hint("the schema of every method is in docs/schema/client.json")
     })
 }
 

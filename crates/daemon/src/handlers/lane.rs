@@ -15,17 +15,17 @@ use crate::world::World;
 impl<W: World> Core<W> {
     pub(crate) fn lane_list(&mut self, caller: &Caller) {
         let scope = self.scope(caller);
-        let lanes = self.lanes.iter().map(|(name, lane)| self.seen(&scope, lane_info(name, lane)));
-        let lanes = lanes.filter(|lane| scope == Scope::Person || !is_blank(lane)).collect();
+        let lanes = self.lanes.iter().map(|(name, lane)| self.seen(caller, &scope, lane_info(name, lane)));
+        let lanes = lanes.filter(|lane| !is_blank(lane)).collect();
         self.reply(caller, &ListResult { lanes });
     }
 
     /// A lane as somebody may see it: an agent sees its own place in it, not the tasks of others.
-    fn seen(&self, scope: &Scope, mut lane: LaneInfo) -> LaneInfo {
+    fn seen(&self, caller: &Caller, scope: &Scope, mut lane: LaneInfo) -> LaneInfo {
         if *scope == Scope::Person {
             return lane;
         }
-        let names = self.names_of(scope);
+        let names = self.names_of(caller);
         let covers = |task: &str| self.tasks.get(task).is_some_and(|task| scope.covers_task(&task.entry));
         lane.holder = lane.holder.filter(|holder| covers(&holder.task));
         lane.queue.retain(|waiting| covers(&waiting.task));
@@ -44,7 +44,7 @@ impl<W: World> Core<W> {
         check_reason(params.reason.as_deref())?;
         self.may_release(caller, params)?;
         let name = &params.name;
-        let Some(lane) = self.lanes.get_mut(name) else {
+        let Some(lane) = self.lanes.get_mut(name).filter(|lane| !lane.is_idle()) else {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
             let error =
                 RpcError::new(ErrorKind::NotFound, format!("nobody holds, awaits or misses lane {shown}"));
@@ -62,7 +62,8 @@ impl<W: World> Core<W> {
         }
         self.grant(name);
         let lane = self.lanes.get(name).cloned().unwrap_or_default();
-        Ok(ReleaseResult { lane: lane_info(name, &lane), released, unblocked })
+        let lane = self.seen(caller, &self.scope(caller), lane_info(name, &lane));
+        Ok(ReleaseResult { lane, released, unblocked })
     }
 
     /// A person may; and whoever is above the owner that is fenced, not the owner itself nor anybody below it.
@@ -77,11 +78,13 @@ impl<W: World> Core<W> {
             (None, Some(task)) => task.entry.doc.lineage.as_slice(),
             (None, None) => &[],
         };
-        let is_above = lineage.iter().any(|above| Some(above.as_str()) == scope.id());
+        let fences = self.lanes.get(&params.name).map(|lane| lane.fences.as_slice()).unwrap_or_default();
+        let is_fenced = fences.iter().any(|fence| fence.owner == owner);
+        let is_above = is_fenced && lineage.iter().any(|above| Some(above.as_str()) == scope.id());
         if is_above {
             return Ok(());
         }
-        self.only_a_person(caller, "release this lane")
+        self.only_a_person(caller, "release this lane").map_err(|error| error.field("name"))
     }
 }
 

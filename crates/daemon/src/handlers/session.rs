@@ -3,9 +3,10 @@
 use belay_model::{LeaseEvent, Level, SessionId, StopOrder};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{
-    CloseParams, CloseResult, GetParams, Hold, ListParams, ListResult, Notice, NoticesParams, NoticesResult,
-    OpenParams, OpenResult, RenewParams, SessionInfo, SessionState, WaitParams,
+    CloseParams, CloseResult, Defaults, GetParams, Hold, ListParams, ListResult, Notice, NoticesParams,
+    NoticesResult, OpenParams, OpenResult, RenewParams, SessionInfo, SessionState, WaitParams,
 };
+use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use super::check::{check_clock, check_text};
 use super::task_stop::{StopMany, Then, check_reason};
@@ -39,6 +40,18 @@ impl<W: World> Core<W> {
             return Err(RpcError::new(ErrorKind::Busy, message).hint("close some: belay sessions close ID"));
         }
         let scope = self.scope(caller);
+        for doc in self.binding(&scope) {
+            bound_defaults(&params, &doc.defaults)?;
+        }
+        let below = self
+            .sessions
+            .iter()
+            .filter(|(id, session)| session.doc.state.is_open() && scope.covers(id, &session.doc.lineage));
+        if scope != Scope::Person && below.count() > bounds::SESSIONS_BELOW {
+            let message =
+                format!("{} sessions are open below you, which is the most", bounds::SESSIONS_BELOW);
+            return Err(RpcError::new(ErrorKind::Limit, message).hint("close some: belay sessions close ID"));
+        }
         let (parent, lineage) = self.above(&scope)?;
         let id = SessionId::from_random(self.random()?).to_string();
         let token = make_token(&id, &self.random::<16>()?);
@@ -175,8 +188,9 @@ impl<W: World> Core<W> {
         id: &str,
         receipts: Vec<belay_protocol::task::StopResult>,
     ) {
-        if let Some(session) = self.session_now(id) {
-            self.reply(caller, &CloseResult { session, receipts });
+        match self.session_now(id) {
+            Some(session) => self.reply(caller, &CloseResult { session, receipts }),
+            None => self.fail(caller, gone(id)),
         }
     }
 
@@ -201,7 +215,7 @@ impl<W: World> Core<W> {
         let before =
             before.map_err(|_| RpcError::invalid("cursor", "that is no cursor of an earlier list"))?;
         let is_wanted = |id: &str, session: &Session| {
-            scope.covers(id, &session.doc.lineage)
+            self.sees_session(scope, id, session)
                 && before.is_none_or(|before| session.doc.number < before)
                 && (params.all || session.doc.state != SessionState::Ended)
         };
@@ -266,13 +280,14 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn answer_drained(&mut self, caller: &Caller, id: &str) {
-        if let Some(result) = self.drained(id) {
-            self.reply(caller, &result);
+        match self.drained(id) {
+            Some(result) => self.reply(caller, &result),
+            None => self.fail(caller, gone(id)),
         }
     }
 
     pub(crate) fn answer_notices(&mut self, caller: &Caller, id: &str, max: usize) {
-        let Some(session) = self.sessions.get(id) else { return };
+        let Some(session) = self.sessions.get(id) else { return self.fail(caller, gone(id)) };
         let told: Vec<(u64, String)> =
             session.notices.iter().take(max).map(|(seq, task)| (*seq, task.clone())).collect();
         let more = (session.notices.len() - told.len()) as u64;
@@ -295,9 +310,35 @@ impl<W: World> Core<W> {
     /// An end is told by the answer to a wait: no notice has to.
     pub(crate) fn told_by_wait(&mut self, caller: &Caller, entry: &Entry) {
         if entry.session != STANDING && self.speaks_for(caller.client, &entry.session) {
-            self.forget_notices(&entry.session, |_, task| task == entry.id);
+            self.told_of(&entry.session, &entry.id);
         }
     }
+}
+
+/// A session that is opened inside of another gives its tasks no more than that one does.
+fn bound_defaults(params: &OpenParams, outer: &Defaults) -> Result<(), RpcError> {
+    let own = &params.defaults;
+    for (field, asked, most) in [
+        ("defaults.timeout_ms", own.timeout_ms, outer.timeout_ms),
+        ("defaults.ttl_ms", own.ttl_ms, outer.ttl_ms),
+        ("defaults.silence_ms", own.silence_ms, outer.silence_ms),
+        ("defaults.grace_ms", own.grace_ms, outer.grace_ms),
+        ("defaults.output_limit_bytes", own.output_limit_bytes, outer.output_limit_bytes),
+    ] {
+        if let (Some(asked), Some(most)) = (asked, most)
+            && asked > most
+        {
+            let message = format!("the session around it allows {most}, and {asked} was asked for");
+            return Err(RpcError::new(ErrorKind::NotPermitted, message)
+                .field(field)
+                .hint("ask for no more than that"));
+        }
+    }
+    Ok(())
+}
+
+fn gone(id: &str) -> RpcError {
+    RpcError::new(ErrorKind::NotFound, format!("session {id} has ended, and is no longer kept")).field("id")
 }
 
 fn over(id: &str, reason: Option<&str>) -> RpcError {
@@ -333,6 +374,11 @@ fn check_open(params: &OpenParams) -> Result<(), RpcError> {
         check_clock(field, limit)?;
     }
     check_clock("grace_ms", defaults.grace_ms).map_err(|error| error.field("defaults.grace_ms"))?;
+    if defaults.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
+        let message =
+            format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
+        return Err(RpcError::invalid("defaults.output_limit_bytes", message));
+    }
     if params.max_tasks == Some(0) {
         return Err(RpcError::invalid("max_tasks", "nothing could ever be started in it"));
     }

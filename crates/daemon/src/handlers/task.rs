@@ -19,6 +19,7 @@ use crate::event::Action;
 use crate::life::object;
 use crate::record::journal_error;
 use crate::rights::Scope;
+use crate::sessions::is_in;
 use crate::world::World;
 
 impl<W: World> Core<W> {
@@ -61,9 +62,10 @@ impl<W: World> Core<W> {
                 )
             }
         };
+        let session = params.session.as_ref().map(|text| self.find_session(scope, text)).transpose()?;
         let wanted = |entry: &Entry| {
             before.is_none_or(|before| entry.number < before)
-                && params.session.as_ref().is_none_or(|session| *session == entry.session)
+                && session.as_ref().is_none_or(|session| is_in(session, entry))
                 && scope.covers_task(entry)
         };
         let mut found: Vec<(u64, TaskInfo)> = self
@@ -75,12 +77,10 @@ impl<W: World> Core<W> {
         // The journal has more than one page: what is older than what was read of it belongs to a later one.
         let mut floor = None;
         if params.all {
-            let session = params.session.clone();
             let filter = belay_journal::TaskFilter {
                 ended: Some(true),
                 before,
                 limit: limit + 1,
-                session,
                 ..Default::default()
             };
             let rows = self.journal.tasks(&filter).map_err(|error| journal_error(&error))?;

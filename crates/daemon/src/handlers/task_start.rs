@@ -28,7 +28,7 @@ use crate::lanes::Entering;
 use crate::life::object;
 use crate::lines;
 use crate::record::journal_error;
-use crate::rights::make_token;
+use crate::rights::{Scope, make_token};
 use crate::world::{CrashPoint, World};
 
 /// A command made ready to be executed, and as one would type it.
@@ -64,6 +64,8 @@ impl<W: World> Core<W> {
         params: StartParams,
         reading: Option<ReadResult>,
     ) -> Result<(), RpcError> {
+        let mut params = params;
+        params.token = params.token.map(|token| token_of(&self.scope(caller), token));
         let fingerprint = params.token.is_some().then(|| fingerprint::of_start(&self.key, &params));
         if let (Some(token), Some(fingerprint)) = (&params.token, &fingerprint)
             && let Some(known) = self.started_before(token)?
@@ -86,7 +88,7 @@ impl<W: World> Core<W> {
         let id = entry.id.clone();
         let mut entering = None;
         if let Some(lane) = &params.lane {
-            let (enters, waits) = self.enter_lane(&mut entry, lane)?;
+            let (enters, waits) = self.enter_lane(caller, &mut entry, lane)?;
             (entering, start.held) = (Some(enters), waits);
         }
         let held = start.held;
@@ -335,10 +337,17 @@ impl<W: World> Core<W> {
         }))
     }
 
-    /// What a start gets: what it says, else what its session says, else the settings.
+    /// What a start gets: what it says, else what its session says, or one above it, else the settings.
     fn limits(&self, params: &StartParams, session: &str) -> Limits {
-        let session = self.sessions.get(session).map(|session| Defaults::from(session.doc.defaults));
-        defaults::resolve(params, &[&session.unwrap_or_default(), &self.config.defaults])
+        let own = self.sessions.get(session);
+        let above = own
+            .into_iter()
+            .flat_map(|own| own.doc.lineage.iter().rev())
+            .filter_map(|id| self.sessions.get(id));
+        let mut layers: Vec<Defaults> =
+            own.into_iter().chain(above).map(|session| Defaults::from(session.doc.defaults)).collect();
+        layers.push(self.config.defaults);
+        defaults::resolve(params, &layers.iter().collect::<Vec<_>>())
     }
 
     /// Above every task in the journal and every one that is on its way there.
@@ -383,4 +392,12 @@ fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), h
         params.env.iter().any(|entry| entry.0.starts_with(b"TERM=")) || params.set_env.contains_key("TERM");
     let term = Some(Bytes::from(TERM)).filter(|_| params.pty.is_some() && !named);
     lines::with_set(&params.env, &set).into_iter().chain(term).collect()
+}
+
+/// A token is good among the starts of whoever uses it: nobody takes another's start over by guessing its token.
+fn token_of(scope: &Scope, token: String) -> String {
+    match scope.id() {
+        Some(id) => format!("{id}/{token}"),
+        None => token,
+    }
 }

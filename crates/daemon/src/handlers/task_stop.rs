@@ -14,8 +14,11 @@ use super::check::{check_clock, check_text};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::{Core, ShimStage};
+use crate::doc::Entry;
 use crate::event::Action;
 use crate::life::stop_result;
+use crate::rights::Scope;
+use crate::sessions::STANDING;
 use crate::world::{CrashPoint, World};
 
 /// Several stops that are answered together.
@@ -54,7 +57,7 @@ impl<W: World> Core<W> {
             Err(error) => return self.refuse_stop(caller, &params.id, error),
         };
         let level = params.level.map_or(Level::Terminate, Level::from_wire);
-        let actor = self.actor(caller, params.actor.as_deref());
+        let actor = self.stopper(caller, &entry, params.actor.as_deref());
         let order =
             StopOrder { grace_ms: params.grace_ms, ..StopOrder::new(level, actor, params.reason.as_deref()) };
         let fenced = self.fence_owner(caller, &entry.id, &order);
@@ -73,6 +76,16 @@ impl<W: World> Core<W> {
             self.reply(caller, &StopResult { fenced, ..bare });
         }
         self.order_stop(&entry.id, order);
+    }
+
+    /// Who stops a task: a connection that holds the task's session stops it in the session's name.
+    fn stopper(&self, caller: &Caller, entry: &Entry, named: Option<&str>) -> String {
+        let holds = entry.session != STANDING && self.speaks_for(caller.client, &entry.session);
+        match (self.scope(caller), named) {
+            (Scope::Person, Some(name)) if holds => format!("session:{} ({name})", entry.session),
+            (Scope::Person, None) if holds => format!("session:{}", entry.session),
+            _ => self.actor(caller, named),
+        }
     }
 
     /// Of what is not there, or not the caller's, the answer says so: that is no error of the call.
@@ -116,7 +129,9 @@ impl<W: World> Core<W> {
     /// The live tasks below this one.
     pub(crate) fn below(&self, root: &str) -> Vec<String> {
         let is_below = |lineage: &[String]| lineage.iter().any(|above| above == root);
-        let found = self.tasks.values().filter(|task| is_below(&task.entry.doc.lineage));
+        // What was to be run when a task has ended is run, whoever ended it.
+        let live = self.tasks.values().filter(|task| task.entry.doc.hook.is_none());
+        let found = live.filter(|task| is_below(&task.entry.doc.lineage));
         found.map(|task| task.entry.id.clone()).collect()
     }
 
