@@ -416,6 +416,19 @@ impl<W: World> Core<W> {
         self.fail(&caller, error);
     }
 
+    /// All but those that are kept by a daemon that leaves, and those that wait for the end of one of these.
+    pub(crate) fn refuse_promises(&mut self, stopped: &[String]) {
+        let is_refused = |pending: &Pending| {
+            let is_due = pending.awaited().is_some_and(|task| stopped.iter().any(|other| other == task));
+            !is_due && !pending.must_be_kept()
+        };
+        let refused: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| is_refused(pending)).map(|(id, _)| *id).collect();
+        for id in refused {
+            self.refuse_pending(id);
+        }
+    }
+
     pub(crate) fn refuse_when_leaving(&mut self, caller: &Caller) -> bool {
         let leaving = self.phase == Phase::Leaving;
         if leaving {

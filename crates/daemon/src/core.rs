@@ -470,19 +470,6 @@ impl<W: World> Core<W> {
         self.refuse_promises(stopped);
     }
 
-    /// All but those that are kept by a daemon that leaves, and those that wait for the end of one of these.
-    pub(crate) fn refuse_promises(&mut self, stopped: &[String]) {
-        let is_refused = |pending: &Pending| {
-            let is_due = pending.awaited().is_some_and(|task| stopped.iter().any(|other| other == task));
-            !is_due && !pending.must_be_kept()
-        };
-        let refused: Vec<u64> =
-            self.pending.iter().filter(|(_, pending)| is_refused(pending)).map(|(id, _)| *id).collect();
-        for id in refused {
-            self.refuse_pending(id);
-        }
-    }
-
     fn watch_idleness(&mut self) {
         let is_held = || self.sessions.values().any(|session| session.due.is_some());
         let idle =

@@ -234,7 +234,12 @@ impl<W: World> Core<W> {
             on_disconnect: OnDisconnect::default(),
             ttl_ms: Some(bounds::HOOK_TTL_MS),
             silence_ms: None,
-            no_limits: vec![NoLimit::Timeout, NoLimit::Silence],
+            // What the settings give every task is not for the person's own hooks; what a session gives is for its own.
+            no_limits: if doc.place.is_none() {
+                vec![NoLimit::Timeout, NoLimit::Silence]
+            } else {
+                Vec::new()
+            },
             grace_ms: None,
             output_limit_bytes: None,
             budgets: Budgets::default(),

@@ -7,7 +7,6 @@ use belay_journal::DocRow;
 use belay_model::session::lease;
 use belay_model::{Lease, LeaseEffect, LeaseEvent, Level, StopOrder};
 use belay_protocol::Timestamp;
-use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{
     Defaults, Hold, Leftover, OnEnd, SessionCounts, SessionInfo, SessionState, WaitResult,
 };
@@ -20,7 +19,6 @@ use crate::core::{Core, Task, Timer, TimerKey};
 use crate::doc::Entry;
 use crate::event::ClientId;
 use crate::life::object;
-use crate::rights::Scope;
 use crate::world::World;
 
 /// The standing session of a person at the command line. It does not end.
@@ -430,53 +428,6 @@ impl<W: World> Core<W> {
             Some(Leftover { id: task.entry.id.clone(), status: "stalled".to_owned(), why })
         }));
         Some(WaitResult { drained: info.drained, session: info, left })
-    }
-
-    /// A task sees the session that it is in, too: what binds it is no secret.
-    pub(crate) fn sees_session(&self, scope: &Scope, id: &str, session: &Session) -> bool {
-        let is_in_it = |task: &String| self.tasks.get(task).is_some_and(|task| task.entry.session == id);
-        scope.covers(id, &session.doc.lineage) || matches!(scope, Scope::Task(task) if is_in_it(task))
-    }
-
-    /// The session that somebody means, if they may see it.
-    pub(crate) fn find_session(&self, scope: &Scope, text: &str) -> Result<String, RpcError> {
-        let matches: Vec<&String> = self
-            .sessions
-            .iter()
-            .filter(|(id, session)| {
-                let named = session.doc.name.as_deref() == Some(text) && session.doc.state.is_open();
-                (*id == text || (text.len() > 3 && id.starts_with(text)) || named)
-                    && self.sees_session(scope, id, session)
-            })
-            .map(|(id, _)| id)
-            .collect();
-        let outermost = |ids: &[&String]| -> Vec<String> {
-            let depth = |id: &String| self.sessions.get(id).map_or(0, |session| session.doc.lineage.len());
-            let least = ids.iter().map(|id| depth(id)).min();
-            ids.iter().filter(|id| Some(depth(id)) == least).map(|id| (*id).clone()).collect()
-        };
-        match matches.as_slice() {
-            [id] => Ok((*id).clone()),
-            // A name that somebody inside has taken is not in the way of whoever is outside.
-            several if outermost(several).len() == 1 => Ok(outermost(several)[0].clone()),
-            [] => {
-                let shown: String = text.chars().filter(|c| !c.is_control()).take(40).collect();
-                Err(RpcError::new(ErrorKind::NotFound, format!("there is no session {shown}"))
-                    .field("session")
-                    .hint("belay sessions lists them; ended ones with -a"))
-            }
-            several if several.iter().any(|id| *id == text) => Ok(text.to_owned()),
-            several => {
-                let ids: Vec<String> = several.iter().map(|id| (*id).clone()).collect();
-                Err(RpcError::new(
-                    ErrorKind::Ambiguous,
-                    format!("{} sessions are meant by {text}", ids.len()),
-                )
-                .field("session")
-                .hint(format!("one of: {}", ids.join(", ")))
-                .ids(ids))
-            }
-        }
     }
 }
 
