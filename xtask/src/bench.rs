@@ -2,9 +2,11 @@
 
 mod capture;
 mod cli;
+mod fan_out;
 mod foreground;
 mod idle;
 mod journal;
+mod lease;
 mod many;
 mod measure;
 mod memory;
@@ -13,6 +15,7 @@ mod peers;
 mod rate;
 mod report;
 mod rpc;
+mod sessions;
 mod start;
 mod stop;
 mod world;
@@ -33,8 +36,11 @@ const WORKS: &[(&str, Work)] = &[
     ("capture", capture::run),
     ("stop", stop::run),
     ("rpc", rpc::run),
+    ("lease", lease::run),
+    ("fan-out", fan_out::run),
     ("memory", memory::run),
     ("many", many::run),
+    ("sessions", sessions::run),
     ("idle", idle::run),
     ("journal", journal::run),
 ];

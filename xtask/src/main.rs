@@ -23,7 +23,8 @@ usage: cargo xtask VERB
   generate [--check]   write the generated files under docs/, or check that they are as they would be written
   interop [AGENT…]     run real coding agents, offline, with belay as their shell; names: claude, opencode
   bench [NAME…]        measure against the bare mechanism and peers; without names also write docs/benchmarks.md
-                       names: start, cli, rate, capture, stop, rpc, memory, many, idle, journal
+                       names: start, cli, foreground, rate, capture, stop, rpc, lease, fan-out, memory, many,
+                       sessions, idle, journal
 ";
 
 fn main() -> ExitCode {
@@ -50,6 +51,7 @@ fn dispatch(words: &[&str]) -> Outcome {
         // What the benchmarks run as processes of their own.
         ["part", "hold", way, line] => bench::parts::hold(way, line),
         ["part", "echo", socket] => bench::parts::echo(socket.as_ref()),
+        ["part", "tell", socket, listeners] => bench::parts::tell(socket.as_ref(), listeners.parse()?),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

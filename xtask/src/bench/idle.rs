@@ -15,15 +15,25 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     let task = start_detached(&mut world.connect()?, &["/bin/sleep", "1000"])?;
     let shim = task.held_by.ok_or("the task does not say who holds it")?.shim_pid;
     let daemon = world.daemon()?.pid;
-    std::thread::sleep(SETTLE);
-    let before = (switches(daemon)?, switches(shim)?);
-    std::thread::sleep(WATCH);
-    let wakes = (switches(daemon)? - before.0, switches(shim)? - before.1);
-    for (who, wakes) in [("daemon", wakes.0), ("shim", wakes.1)] {
+    for (who, wakes) in ["daemon", "shim"].into_iter().zip(wakes([daemon, shim])?) {
         let what = format!("wake-ups of an idle {who} in 10 s, one task running");
         report.alone("idle", &what, wakes.to_string(), number(wakes), Target::AtMost(0.0));
     }
     Ok(())
+}
+
+/// How often each of these processes wakes up within ten seconds, when everything has come to rest.
+pub(crate) fn wakes<const N: usize>(pids: [i32; N]) -> Outcome<[u64; N]> {
+    std::thread::sleep(SETTLE);
+    let mut wakes = [0; N];
+    for (pid, wakes) in pids.iter().zip(&mut wakes) {
+        *wakes = switches(*pid)?;
+    }
+    std::thread::sleep(WATCH);
+    for (pid, wakes) in pids.iter().zip(&mut wakes) {
+        *wakes = switches(*pid)? - *wakes;
+    }
+    Ok(wakes)
 }
 
 /// How often the threads of a process gave up a processor or lost it.

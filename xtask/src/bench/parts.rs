@@ -1,4 +1,5 @@
-//! What the benchmarks compare with and what must be a process of its own: a bare holder of a tree, and an echo.
+//! What the benchmarks compare with and what must be a process of its own: a bare holder of a tree, an echo, and one who
+//! tells many.
 
 use std::ffi::CString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -89,6 +90,29 @@ pub(crate) fn echo(socket: &Path) -> Outcome {
     while reader.read_until(b'\n', &mut line)? > 0 {
         stream.write_all(&line)?;
         line.clear();
+    }
+    Ok(())
+}
+
+/// Tells all who listen. The first connection orders: for each line of how many lines and how long, so many such lines go
+/// to every other one, a line to all before the next, as events come. Says `ready` when it listens.
+pub(crate) fn tell(socket: &Path, listeners: usize) -> Outcome {
+    let listener = UnixListener::bind(socket)?;
+    println!("ready");
+    let mut orders = BufReader::new(listener.accept()?.0);
+    let mut streams = (0..listeners).map(|_| Ok(listener.accept()?.0)).collect::<Outcome<Vec<_>>>()?;
+    let mut order = String::new();
+    while orders.read_line(&mut order)? > 0 {
+        let (count, bytes) = order.trim_end().split_once(' ').ok_or("how many, how long")?;
+        let (count, bytes): (usize, usize) = (count.parse()?, bytes.parse()?);
+        let mut line = vec![b'.'; bytes];
+        line[bytes - 1] = b'\n';
+        for _ in 0..count {
+            for stream in &mut streams {
+                stream.write_all(&line)?;
+            }
+        }
+        order.clear();
     }
     Ok(())
 }

@@ -1,0 +1,61 @@
+//! `lease`: what it costs to hold a session, and to work in one.
+
+use std::time::Duration;
+
+use belay_client::Client;
+use belay_protocol::methods::{SessionOpen, SessionRenew, TaskStart};
+use belay_protocol::session::{OpenParams, RenewParams};
+use serde_json::json;
+
+use super::measure::{ROUNDS, compare, time};
+use super::report::{Report, Target};
+use super::rpc::{Echo, status};
+use super::start::{TRUE, ended_well};
+use super::world::{World, start_params};
+use crate::run::Outcome;
+
+/// Longer than the benchmarks take: what is not to be measured does not come to an end.
+pub(crate) const LONG_MS: u64 = 3_600_000;
+
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let world = World::new()?;
+    let (mut client, mut other) = (world.connect()?, world.connect()?);
+    let id = open(&mut client, LONG_MS)?;
+    let mut echo = Echo::start()?;
+    let renew = || {
+        time(|| {
+            client.call::<SessionRenew>(&RenewParams { id: id.clone() })?;
+            Ok(())
+        })
+    };
+    let [renewed, asked, echoed] = compare(
+        ROUNDS,
+        500,
+        [Box::new(renew), Box::new(|| status(&mut other)), Box::new(|| echo.round_trip())],
+    )?;
+    echo.end()?;
+    let what = "`session/renew`, there and back";
+    report.times("lease", what, renewed, ("`daemon/status`", asked), Target::AtMost(2.0));
+    report.times("lease", "the same", renewed, ("echo of a line", echoed), Target::None);
+
+    let [within, standing] = compare(
+        ROUNDS,
+        60,
+        [Box::new(|| start_in(&mut client, &id)), Box::new(|| start_in(&mut other, "user"))],
+    )?;
+    let what = "start to end of `true` in a session, by RPC";
+    report.times("lease", what, within, ("in the standing one", standing), Target::None);
+    Ok(())
+}
+
+/// A session that is held by a lease of so long, and as long again can be regained.
+pub(crate) fn open(client: &mut Client, lease_ms: u64) -> Outcome<String> {
+    let params = OpenParams { lease_ms: Some(lease_ms), grace_ms: Some(lease_ms), ..OpenParams::default() };
+    Ok(client.call::<SessionOpen>(&params)?.session.id)
+}
+
+/// From asking to knowing the end of `true` in this session.
+pub(crate) fn start_in(client: &mut Client, session: &str) -> Outcome<Duration> {
+    let params = start_params(&[TRUE], &json!({"answer": "ended", "session": session}))?;
+    time(|| ended_well(client.call::<TaskStart>(&params)?.status))
+}
