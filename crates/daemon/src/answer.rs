@@ -153,6 +153,13 @@ impl Pending {
     }
 }
 
+/// A message as it goes out.
+pub(crate) fn line<M: Serialize>(message: &M) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
 impl<W: World> Core<W> {
     pub(crate) fn client_came(&mut self, client: ClientId, uid: u32, ancestors: &[i32], of_a_task: bool) {
         let state = Client {
@@ -258,7 +265,8 @@ impl<W: World> Core<W> {
     pub fn has_left(&mut self, client: ClientId, bytes: usize) -> bool {
         let Some(state) = self.clients.get_mut(&client) else { return false };
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
-        !state.follows.is_empty() || state.events_after.is_some()
+        let is_behind = |after| after < self.journal.last_event();
+        !state.follows.is_empty() || state.events_after.is_some_and(is_behind)
     }
 
     pub(crate) fn client_wrote(&mut self, client: ClientId, bytes: usize) {
@@ -298,11 +306,15 @@ impl<W: World> Core<W> {
     // --- saying things ---
 
     pub(crate) fn send<M: Serialize>(&mut self, client: ClientId, message: &M) {
+        if let Ok(line) = line(message) {
+            self.send_lines(client, line);
+        }
+    }
+
+    pub(crate) fn send_lines(&mut self, client: ClientId, lines: Vec<u8>) {
         let Some(state) = self.clients.get_mut(&client) else { return };
-        let Ok(mut line) = serde_json::to_vec(message) else { return };
-        line.push(b'\n');
-        state.queued_bytes += line.len();
-        self.actions.push(Action::Send { client, line });
+        state.queued_bytes += lines.len();
+        self.actions.push(Action::Send { client, lines });
     }
 
     pub(crate) fn reply<T: Serialize>(&mut self, caller: &Caller, result: &T) {

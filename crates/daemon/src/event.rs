@@ -99,9 +99,10 @@ pub enum Event {
 
 #[derive(Debug)]
 pub enum Action {
+    /// One message, or several: each is a line.
     Send {
         client: ClientId,
-        line: Vec<u8>,
+        lines: Vec<u8>,
     },
     SpawnShim {
         shim: ShimId,

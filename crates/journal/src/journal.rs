@@ -227,9 +227,17 @@ impl Journal {
     /// Up to `max` events with a number above `after`, in order.
     pub fn events(&self, after: u64, max: usize) -> Result<EventPage, Error> {
         let sql = format!("SELECT {EVENT_COLUMNS} FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2");
-        let mut events = self.all(&sql, (clamped(after), clamped(max)), row::event)?;
         let waiting = self.waiting.borrow();
-        let noted = waiting.iter().flat_map(|batch| &batch.events).filter(|event| event.seq > after);
+        // Whoever keeps up finds everything that is new among the last notes.
+        let begins_by =
+            |batch: &Batch| batch.events.first().is_some_and(|event| event.seq <= after.saturating_add(1));
+        let from = waiting.iter().rposition(begins_by);
+        let mut events = match from {
+            Some(_) => Vec::new(),
+            None => self.all(&sql, (clamped(after), clamped(max)), row::event)?,
+        };
+        let waiting = waiting.iter().skip(from.unwrap_or(0));
+        let noted = waiting.flat_map(|batch| &batch.events).filter(|event| event.seq > after);
         events.extend(noted.take(max - events.len()).cloned());
         let Totals { first_event, last_event, .. } = self.totals.get();
         Ok(EventPage { events, first: first_event, last: last_event })

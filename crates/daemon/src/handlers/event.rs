@@ -5,8 +5,9 @@ use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::{EventInfo, Filter, FollowParams, FollowResult, ReadParams, ReadResult};
 use belay_protocol::methods::notify;
+use belay_protocol::rpc::{Notification, Version};
 
-use crate::answer::{Caller, Pending, What};
+use crate::answer::{Caller, Pending, What, line};
 use crate::config::bounds;
 use crate::core::Core;
 use crate::event::ClientId;
@@ -20,6 +21,14 @@ const PAGE: usize = 200;
 
 /// How many events one call looks at that are not wanted, or not to be seen.
 const LOOK_AT: usize = 10_000;
+
+/// Events on their way to followers: read and put into words once, however many are told of them.
+#[derive(Debug)]
+struct Page {
+    after: u64,
+    last: u64,
+    events: Vec<(EventRow, Vec<u8>)>,
+}
 
 impl<W: World> Core<W> {
     pub(crate) fn event_read(&mut self, caller: &Caller, params: &ReadParams) {
@@ -145,8 +154,10 @@ impl<W: World> Core<W> {
             .filter(|(_, client)| client.events_after.is_some())
             .map(|(id, _)| *id)
             .collect();
+        // Those who keep up are all at the same place.
+        let mut page = None;
         for client in followers {
-            self.serve_event_follower(client);
+            self.tell_follower(client, &mut page);
         }
     }
 
@@ -168,21 +179,46 @@ impl<W: World> Core<W> {
 
     /// Sends a follower the events that it has not had, as far as it keeps up.
     pub(crate) fn serve_event_follower(&mut self, id: ClientId) {
+        self.tell_follower(id, &mut None);
+    }
+
+    /// The page is the one that was read last, for this follower or the one before.
+    fn tell_follower(&mut self, id: ClientId, page: &mut Option<Page>) {
         loop {
             let Some(client) = self.clients.get(&id) else { return };
             let Some(after) = client.events_after else { return };
             if after >= self.journal.last_event() || client.queued_bytes >= bounds::CLIENT_QUEUE_BYTES {
                 return;
             }
-            let Ok(page) = self.journal.events(after, PAGE) else { return };
-            let Some(last) = page.events.last().map(|event| event.seq) else { return };
-            for event in self.seen_events(&client.scope, &client.events_only, page.events) {
-                self.notify(id, notify::EVENT_ITEM, &event);
+            if page.as_ref().is_none_or(|page| page.after != after) {
+                *page = self.event_page(after);
+            }
+            let Some(Page { last, events, .. }) = page else { return };
+            let mut lines = Vec::new();
+            for (row, line) in events {
+                if is_wanted(&client.events_only, row) && self.sees(&client.scope, row) {
+                    lines.extend_from_slice(line);
+                }
+            }
+            if !lines.is_empty() {
+                self.send_lines(id, lines);
             }
             if let Some(client) = self.clients.get_mut(&id) {
-                client.events_after = Some(last);
+                client.events_after = Some(*last);
             }
         }
+    }
+
+    /// The next events that there are.
+    fn event_page(&self, after: u64) -> Option<Page> {
+        let rows = self.journal.events(after, PAGE).ok()?.events;
+        let last = rows.last()?.seq;
+        let worded = |row: EventRow| {
+            let event = event_info(row.clone());
+            let said = Notification { jsonrpc: Version::V2, method: notify::EVENT_ITEM, params: &event };
+            Some((row, line(&said).ok()?))
+        };
+        Some(Page { after, last, events: rows.into_iter().filter_map(worded).collect() })
     }
 }
 

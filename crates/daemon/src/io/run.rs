@@ -128,9 +128,9 @@ impl Hub {
 
     fn carry_out(self: &Rc<Self>, action: Action) {
         match action {
-            Action::Send { client, line } => {
+            Action::Send { client, lines } => {
                 let outbox = self.clients.borrow().get(&client).cloned();
-                let bytes = outbox.map_or(0, |outbox| outbox.push(line));
+                let bytes = outbox.map_or(0, |outbox| outbox.push(lines));
                 if bytes > 0 && self.core.borrow_mut().has_left(client, bytes) {
                     self.have_room.borrow_mut().insert(client);
                     self.room.notify_one();

@@ -97,7 +97,10 @@ impl Sim {
         let Some(daemon) = &mut self.daemon else { return Ok(()) };
         let (generation, now) = (daemon.generation, self.mono_ms);
         match action {
-            Action::Send { client, line } => return self.answer_client(client, line),
+            Action::Send { client, lines } => {
+                let mut lines = lines.split_inclusive(|byte| *byte == b'\n');
+                return lines.try_for_each(|line| self.answer_client(client, line));
+            }
             Action::SpawnShim { shim, name } => self.spawn_shim(shim, &name),
             Action::ConnectShim { shim, name } => {
                 let at = now + self.rng.pick(&[0, 1, 2, 30]);

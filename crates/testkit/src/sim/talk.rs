@@ -17,13 +17,13 @@ use super::{Checked, Sim};
 const SLACK_MS: u64 = 50;
 
 impl Sim {
-    pub(crate) fn answer_client(&mut self, connection: ClientId, line: Vec<u8>) -> Checked {
+    pub(crate) fn answer_client(&mut self, connection: ClientId, line: &[u8]) -> Checked {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let generation = daemon.generation;
         let Some(&n) = daemon.clients.get(&connection) else { return Ok(()) };
-        self.note("client", format_args!("{n} hears: {}", steady(&String::from_utf8_lossy(&line))));
+        self.note("client", format_args!("{n} hears: {}", steady(&String::from_utf8_lossy(line))));
         self.owe(generation, 3, Event::ClientWrote { client: connection, bytes: line.len() });
-        let incoming: Incoming<'_> = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
+        let incoming: Incoming<'_> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let heard = match (&incoming.id, incoming.method.as_deref()) {
             (None, Some(method)) => self.hears_notice(n, method, incoming.params),
             (Some(RequestId::Number(id)), None) => match self.clients[n].open.remove(id) {
@@ -32,7 +32,7 @@ impl Sim {
             },
             _ => Err("that is neither an answer nor a notification".to_owned()),
         };
-        heard.map_err(|fault| format!("client {n}: {fault}: {}", String::from_utf8_lossy(&line)))
+        heard.map_err(|fault| format!("client {n}: {fault}: {}", String::from_utf8_lossy(line)))
     }
 
     fn hears_notice(&mut self, n: usize, method: &str, params: Option<&RawValue>) -> Checked {
