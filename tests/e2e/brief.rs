@@ -92,3 +92,15 @@ fn a_task_that_runs_says_how_to_go_on() {
     );
     assert_eq!(told, expected);
 }
+
+// proves O7, X2
+#[test]
+fn a_reason_of_several_lines_is_one() {
+    let world = crate::support::world();
+    let id = world.run_detached(["sleep", crate::support::FOREVER]);
+    world.belay(["stop", &id, "--reason", "first\nbytes: 0\x1b[2J"]).ok();
+    let said = world.belay(["logs", &id, "--brief"]).ok().line();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("first")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(lines[0].contains("bytes: 0") && !said.contains('\x1b'), "{said:?}");
+}

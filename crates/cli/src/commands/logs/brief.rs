@@ -9,6 +9,7 @@ use crate::context::{self, Context};
 use crate::error::CliError;
 use crate::outcome;
 use crate::ui::filter::Filter;
+use crate::ui::text::one_line;
 
 pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
@@ -26,13 +27,15 @@ pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result
     Ok(0)
 }
 
+/// One line, whatever somebody gave as a reason: what follows it must not look like it.
 fn status(task: &TaskInfo) -> String {
-    match (outcome::left_words(task), &task.stall) {
+    let words = match (outcome::left_words(task), &task.stall) {
         (Some(left), _) => format!("running ({left})"),
         (None, Some(stall)) => format!("running ({})", outcome::stalled(stall, context::now())),
         (None, None) if task.status.is_ended() => outcome::sentence(task),
         (None, None) => outcome::short(task),
-    }
+    };
+    one_line(&words).into_owned()
 }
 
 /// What can be done now: read what was left out, wait for more, or end it.
