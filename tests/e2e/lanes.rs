@@ -315,7 +315,9 @@ fn fifty_clients_race_for_one_lane_and_the_daemon_dies_in_between() {
         started
     });
     for task in numbers.values() {
-        assert_eq!(world.wait_ended(&task.id).status, Status::Completed, "nobody is forgotten");
+        let ended = world.wait_ended(&task.id);
+        let story = || world.events_of(&task.id);
+        assert_eq!(ended.status, Status::Completed, "nobody is forgotten: {:?} {ended:?}", story());
     }
     let said = String::from_utf8(std::fs::read(&log).unwrap()).unwrap();
     let lines: Vec<(&str, usize)> = said

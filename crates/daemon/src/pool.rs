@@ -130,9 +130,10 @@ impl<W: World> Core<W> {
         }
         let mark = self.actions.len();
         self.begin(task_id, shim);
+        // Behind the start: whoever is told that it waits for its turn has nothing to say again.
+        self.answer_started(task_id);
         let later = self.actions.split_off(mark);
         self.durable.extend(later);
-        self.answer_started(task_id);
     }
 
     /// Gives a recorded task to its shim.

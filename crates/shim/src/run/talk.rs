@@ -21,8 +21,12 @@ impl Shim {
         let ours = rustix::net::sockopt::socket_peercred(&stream)
             .is_ok_and(|peer| peer.uid == rustix::process::getuid());
         if ours {
-            self.watched = false;
-            self.link = Some(Link::new(stream.into())?);
+            // The last words of a daemon that died are heard before the first of the next: a start may be among them.
+            self.hear()?;
+            if !self.leaving {
+                self.watched = false;
+                self.link = Some(Link::new(stream.into())?);
+            }
         }
         Ok(())
     }
