@@ -117,6 +117,7 @@ impl<W: World> Core<W> {
                 held.begin_again(true);
                 held.entry.doc.status = Status::Queued;
                 self.changed.push(task.clone());
+                self.begin_if_seated(&task);
             }
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
             self.emit("task.adopted", Some((&task, &session)), Map::new());

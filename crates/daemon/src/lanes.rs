@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::answer::Caller;
 use crate::config::bounds;
-use crate::core::Core;
+use crate::core::{Core, Phase};
 use crate::doc::Entry;
 use crate::life::object;
 use crate::rights::Scope;
@@ -147,7 +147,7 @@ impl<W: World> Core<W> {
     pub(crate) fn resume_lanes(&mut self) {
         let names: Vec<String> = self.lanes.keys().cloned().collect();
         for name in names {
-            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            let Some(lane) = self.lanes.get_mut(&name).filter(|lane| !lane.is_idle()) else { continue };
             let waits = |task: &str| {
                 self.tasks.get(task).is_some_and(|task| matches!(task.state, State::Queued { .. }))
             };
@@ -162,6 +162,14 @@ impl<W: World> Core<W> {
                 }
             }
             self.grant(&name);
+        }
+    }
+
+    /// A shim has answered that holds a task until its turn comes. That may have come while it could not be reached.
+    pub(crate) fn begin_if_seated(&mut self, id: &str) {
+        let seat = self.tasks.get(id).and_then(|task| task.entry.doc.lane.as_ref());
+        if self.phase != Phase::Adopting && seat.is_some_and(|seat| seat.generation.is_some()) {
+            self.admit(id);
         }
     }
 
@@ -201,13 +209,6 @@ impl<W: World> Core<W> {
         entry: &mut Entry,
         params: &LaneParams,
     ) -> Result<(Entering, bool), RpcError> {
-        if params.generation.is_some() && !self.lanes.contains_key(&params.name) {
-            return Err(refused(
-                &params.name,
-                Refusal::Stale { claimed: params.generation.unwrap_or(0) },
-                true,
-            ));
-        }
         let mut lane = self.lanes.get(&params.name).cloned().unwrap_or_default();
         let owner = owner_of(&entry.session, &entry.doc.lineage);
         let mut names: Vec<&str> = entry.doc.lineage.iter().map(String::as_str).collect();
@@ -258,8 +259,7 @@ impl<W: World> Core<W> {
     pub(crate) fn record_entering(&mut self, entry: &mut Entry, entering: &mut Entering) {
         let Entering { name, lane, seat } = entering;
         let generation = self.next_event();
-        let about = |entry: &Entry| (entry.id.clone(), entry.session.clone());
-        let (id, session) = about(entry);
+        let (id, session) = (entry.id.clone(), entry.session.clone());
         if *seat == Seat::Free {
             lane.grant(generation);
             if let Some(seat) = &mut entry.doc.lane {
@@ -282,8 +282,7 @@ impl<W: World> Core<W> {
         let Entering { name, lane, seat } = entering;
         self.lanes.insert(name.clone(), lane);
         let Seat::Waits { stop, gives_way } = seat else { return };
-        let owner = |id: &str| self.tasks.get(id).and_then(|task| owner_in(&task.entry));
-        let own = owner(id);
+        let own = self.tasks.get(id).and_then(|task| owner_in(&task.entry));
         let reason = format!("replaced in lane {name} by {id}");
         for task in gives_way.into_iter().chain(stop) {
             let order = StopOrder::new(Level::Terminate, self.actor(caller, None), Some(&reason));

@@ -124,7 +124,9 @@ impl<W: World> Core<W> {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let gone: Vec<u64> =
             session.notices.iter().filter(|(seq, task)| told(**seq, task)).map(|(seq, _)| *seq).collect();
-        session.notices.retain(|seq, _| !gone.contains(seq));
+        for seq in &gone {
+            session.notices.remove(seq);
+        }
         for seq in gone {
             self.put_doc(NOTICE, &notice_key(id, seq), None);
         }

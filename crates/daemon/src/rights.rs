@@ -166,14 +166,15 @@ impl<W: World> Core<W> {
         match matches.as_slice() {
             [id] => Ok((*id).clone()),
             // A name that somebody inside has taken is not in the way of whoever is outside.
-            several if outermost(several).len() == 1 => Ok(outermost(several)[0].clone()),
+            several if !text.starts_with("se-") && outermost(several).len() == 1 => {
+                Ok(outermost(several)[0].clone())
+            }
             [] => {
                 let shown: String = text.chars().filter(|c| !c.is_control()).take(40).collect();
                 Err(RpcError::new(ErrorKind::NotFound, format!("there is no session {shown}"))
                     .field("session")
                     .hint("belay sessions lists them; ended ones with -a"))
             }
-            several if several.iter().any(|id| *id == text) => Ok(text.to_owned()),
             several => {
                 let ids: Vec<String> = several.iter().map(|id| (*id).clone()).collect();
                 Err(RpcError::new(

@@ -206,35 +206,8 @@ impl<W: World> Core<W> {
 
     /// One thing happens to a session's lease: what is different now is recorded, told, and done.
     pub(crate) fn lease_event(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        if session.doc.hold == Hold::Nothing {
-            return;
-        }
-        let before = session.doc.state;
-        let (next, effect) = lease(lease_of(before), event);
-        session.doc.state = state_of(next);
-        if let (Lease::Ending, Some(ending)) = (next, ending.filter(|_| before.is_open())) {
-            session.doc.ended_by = Some(ending.by.clone());
-            session.doc.reason.clone_from(&ending.reason);
-            session.doc.ended_ms = Some(self.now.wall_ms);
-        }
-        let (by, reason) = (session.doc.ended_by.clone(), session.doc.reason.clone());
-        if before != session.doc.state {
-            let more = match session.doc.state {
-                SessionState::Open => ("session.regained", json!({})),
-                SessionState::Lapsed => ("session.lapsed", json!({ "grace_ms": session.doc.grace_ms })),
-                SessionState::Ending => {
-                    ("session.ending", json!({ "by": by, "reason": reason, "on_end": session.doc.on_end }))
-                }
-                SessionState::Ended => ("session.ended", json!({ "by": by, "reason": reason })),
-            };
-            self.put_session(id);
-            self.emit_session(more.0, id, more.1);
-        }
-        match effect {
-            Some(LeaseEffect::ArmLease | LeaseEffect::ArmGrace) => {
-                self.arm_session(id, effect.unwrap_or(LeaseEffect::ArmGrace));
-            }
+        match self.lease_step(id, event, ending) {
+            Some(effect @ (LeaseEffect::ArmLease | LeaseEffect::ArmGrace)) => self.arm_session(id, effect),
             Some(LeaseEffect::ApplyPolicy) => {
                 self.arm_session(id, LeaseEffect::ApplyPolicy);
                 self.end_all(id);
@@ -245,6 +218,33 @@ impl<W: World> Core<W> {
             }
             None => {}
         }
+    }
+
+    /// Records and tells what is different; what has to be done about it is the answer.
+    fn lease_step(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) -> Option<LeaseEffect> {
+        let session = self.sessions.get_mut(id).filter(|session| session.doc.hold != Hold::Nothing)?;
+        let before = session.doc.state;
+        let (next, effect) = lease(lease_of(before), event);
+        session.doc.state = state_of(next);
+        if let (Lease::Ending, Some(ending)) = (next, ending.filter(|_| before.is_open())) {
+            session.doc.ended_by = Some(ending.by.clone());
+            session.doc.reason.clone_from(&ending.reason);
+            session.doc.ended_ms = Some(self.now.wall_ms);
+        }
+        let (by, reason) = (&session.doc.ended_by, &session.doc.reason);
+        if before != session.doc.state {
+            let (kind, told) = match session.doc.state {
+                SessionState::Open => ("session.regained", json!({})),
+                SessionState::Lapsed => ("session.lapsed", json!({ "grace_ms": session.doc.grace_ms })),
+                SessionState::Ending => {
+                    ("session.ending", json!({ "by": by, "reason": reason, "on_end": session.doc.on_end }))
+                }
+                SessionState::Ended => ("session.ended", json!({ "by": by, "reason": reason })),
+            };
+            self.put_session(id);
+            self.emit_session(kind, id, told);
+        }
+        effect
     }
 
     pub(crate) fn emit_session(&mut self, kind: &str, id: &str, more: serde_json::Value) {
@@ -261,7 +261,11 @@ impl<W: World> Core<W> {
         let below: Vec<String> =
             self.sessions.iter().filter(|(_, session)| is_below(session)).map(|(id, _)| id.clone()).collect();
         for inner in &below {
-            self.end_inside(inner, &ending);
+            self.lease_step(inner, LeaseEvent::Closed, Some(&ending));
+            self.arm_session(inner, LeaseEffect::ApplyPolicy);
+            if !self.tasks.is_empty() {
+                self.stop_tasks_of(inner);
+            }
         }
         self.stop_tasks_of(id);
         self.session_may_be_over(id);
@@ -271,22 +275,6 @@ impl<W: World> Core<W> {
             if keeps || !busy.contains(&inner) {
                 self.lease_event(&inner, LeaseEvent::Emptied, None);
             }
-        }
-    }
-
-    /// The end of a session inside another that ends: everything below it is below that one too.
-    fn end_inside(&mut self, id: &str, ending: &Ending) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        session.doc.state = SessionState::Ending;
-        session.doc.ended_by = Some(ending.by.clone());
-        session.doc.reason.clone_from(&ending.reason);
-        session.doc.ended_ms = Some(self.now.wall_ms);
-        let told = json!({ "by": ending.by, "reason": ending.reason, "on_end": session.doc.on_end });
-        self.put_session(id);
-        self.emit_session("session.ending", id, told);
-        self.arm_session(id, LeaseEffect::ApplyPolicy);
-        if !self.tasks.is_empty() {
-            self.stop_tasks_of(id);
         }
     }
 
@@ -312,10 +300,7 @@ impl<W: World> Core<W> {
 
     /// The live tasks that end with a session.
     pub(crate) fn bound_tasks(&self, id: &str) -> Vec<String> {
-        let stops = |session: &str| {
-            self.sessions.get(session).is_some_and(|session| session.doc.on_end == OnEnd::Stop)
-        };
-        if !stops(id) {
+        if self.sessions.get(id).is_none_or(|session| session.doc.on_end != OnEnd::Stop) {
             return Vec::new();
         }
         let ends = |task: &&Task| is_bound(&task.entry) && is_in(id, &task.entry);

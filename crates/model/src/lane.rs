@@ -93,7 +93,8 @@ impl Lane {
         if let Some(fence) = self.fence_before(names) {
             return Err(Refusal::Fenced(fence.clone()));
         }
-        if let Some(claimed) = generation.filter(|claimed| *claimed != self.generation) {
+        // No holding has the number 0: of a lane that nobody remembers, nobody can say that it was not held since.
+        if let Some(claimed) = generation.filter(|claimed| *claimed != self.generation || *claimed == 0) {
             return Err(Refusal::Stale { claimed });
         }
         match (mode, &self.holder, self.queue.first()) {
@@ -317,6 +318,7 @@ mod tests {
     fn a_generation_that_somebody_has_followed_is_stale() {
         let mut lane = Lane::default();
         let claim = |task: &str| Claim { task: task.to_owned(), owner: "o".to_owned(), since_ms: 0 };
+        assert_eq!(lane.check(&["o"], Mode::Reject, Some(0)), Err(Refusal::Stale { claimed: 0 }));
         assert_eq!(lane.enter(claim("a"), Mode::Reject), Seat::Free);
         lane.grant(7);
         lane.leave("a", None);
