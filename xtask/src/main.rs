@@ -49,7 +49,7 @@ fn dispatch(words: &[&str]) -> Outcome {
         ["interop", names @ ..] => interop::run(names),
         ["bench", names @ ..] => bench::run(names),
         // What the benchmarks run as processes of their own.
-        ["part", "hold", way, line] => bench::parts::hold(way, line),
+        ["part", "hold", way, children] => bench::parts::hold(way, children.parse()?),
         ["part", "echo", socket] => bench::parts::echo(socket.as_ref()),
         ["part", "tell", socket, listeners] => bench::parts::tell(socket.as_ref(), listeners.parse()?),
         [] | ["help" | "--help" | "-h"] => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use belay_protocol::daemon::HelloResult;
 use belay_protocol::methods::Method;
-use belay_protocol::rpc::{Incoming, Outgoing, RequestId, Version};
+use belay_protocol::rpc::{Answered, Incoming, Outgoing, RequestId, Version};
 use belay_protocol::{ErrorKind, MAX_REQUEST_BYTES, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -94,17 +94,21 @@ impl Client {
     ) -> Result<M::Result, ClientError> {
         let id = self.send::<M>(params)?;
         loop {
-            match self.read_message(deadline) {
-                Ok(Message::Response(response)) if response.id == id => {
+            if let Err(error) = self.read_line(deadline) {
+                if matches!(error, ClientError::Deadline) {
+                    self.abandoned.push(id);
+                }
+                return Err(error);
+            }
+            if let Some(result) = self.take_answer::<M>(id) {
+                return Ok(result);
+            }
+            match self.parse_buffered()? {
+                // An error, or not what the method promises.
+                Some(Message::Response(response)) if response.id == id => {
                     return decode::<M>(&response.result?);
                 }
-                Ok(other) => self.queued.push_back(other),
-                Err(error) => {
-                    if matches!(error, ClientError::Deadline) {
-                        self.abandoned.push(id);
-                    }
-                    return Err(error);
-                }
+                other => self.queued.extend(other),
             }
         }
     }
@@ -176,14 +180,31 @@ impl Client {
 
     fn read_message(&mut self, deadline: Option<Instant>) -> Result<Message, ClientError> {
         loop {
+            self.read_line(deadline)?;
             if let Some(message) = self.parse_buffered()? {
                 return Ok(message);
             }
+        }
+    }
+
+    /// Reads until a whole line is there.
+    fn read_line(&mut self, deadline: Option<Instant>) -> Result<(), ClientError> {
+        while self.lines.peek_line().is_none() {
             if let Some(deadline) = deadline {
                 self.wait_readable(deadline)?;
             }
             self.fill()?;
         }
+        Ok(())
+    }
+
+    /// The next line, if it is the answer to this call: read once, straight into what was asked for, for it may be long.
+    fn take_answer<M: Method>(&mut self, id: i64) -> Option<M::Result> {
+        let answered: Answered<M::Result> = serde_json::from_slice(self.lines.peek_line()?).ok()?;
+        (answered.id == id).then(|| {
+            self.lines.next_line();
+            answered.result
+        })
     }
 
     fn parse_buffered(&mut self) -> Result<Option<Message>, ClientError> {

@@ -37,15 +37,21 @@ impl Lines {
         memchr::memchr(b'\n', &self.buffer[self.scanned..]).is_some()
     }
 
-    /// The next whole line, without its end.
-    pub(crate) fn next_line(&mut self) -> Option<&[u8]> {
+    /// The next whole line, without its end, which stays where it is.
+    pub(crate) fn peek_line(&mut self) -> Option<&[u8]> {
         let Some(found) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) else {
             self.scanned = self.buffer.len();
             return None;
         };
-        let end = self.scanned + found;
-        let line = self.start..end;
-        self.start = end + 1;
+        self.scanned += found;
+        Some(&self.buffer[self.start..self.scanned])
+    }
+
+    /// The next whole line, without its end.
+    pub(crate) fn next_line(&mut self) -> Option<&[u8]> {
+        let length = self.peek_line()?.len();
+        let line = self.start..self.start + length;
+        self.start = line.end + 1;
         self.scanned = self.start;
         Some(&self.buffer[line])
     }

@@ -42,6 +42,14 @@ pub(crate) struct Caller {
     pub(crate) request: Option<RequestId>,
 }
 
+impl Caller {
+    /// The line that answers this call, if it wants an answer.
+    pub(crate) fn answer<T: Serialize>(&self, result: &T) -> Option<Vec<u8>> {
+        let id = self.request.as_ref()?;
+        line(&Answer { jsonrpc: Version::V2, id: Some(id), result: Some(result), error: None }).ok()
+    }
+}
+
 /// An answer that was promised and cannot be given yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -318,9 +326,8 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn reply<T: Serialize>(&mut self, caller: &Caller, result: &T) {
-        if let Some(id) = &caller.request {
-            let answer = Answer { jsonrpc: Version::V2, id: Some(id), result: Some(result), error: None };
-            self.send(caller.client, &answer);
+        if let Some(line) = caller.answer(result) {
+            self.send_lines(caller.client, line);
         }
     }
 

@@ -8,6 +8,7 @@ mod lane;
 mod output;
 mod session;
 pub(crate) mod task;
+mod task_list;
 pub(crate) mod task_start;
 pub(crate) mod task_stop;
 pub(crate) mod task_wait;

@@ -5,7 +5,7 @@ use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shim::Now;
 use belay_protocol::task::TaskInfo;
 
-use crate::core::Core;
+use crate::core::{Core, Task};
 use crate::doc::Entry;
 use crate::info::{Live, task_info};
 use crate::rights::Scope;
@@ -58,7 +58,10 @@ impl<W: World> Core<W> {
 
     /// How a live task looks now. Walking its processes is done only when asked for.
     pub(crate) fn live_info(&self, id: &str, with_processes: bool, now: Option<&Now>) -> Option<TaskInfo> {
-        let task = self.tasks.get(id)?;
+        Some(self.info_of(self.tasks.get(id)?, with_processes, now))
+    }
+
+    pub(crate) fn info_of(&self, task: &Task, with_processes: bool, now: Option<&Now>) -> TaskInfo {
         // Whose leader has left others behind is told with how many there are.
         let with_processes =
             with_processes || task.state.leader().is_some_and(|leader| leader.exit().is_some());
@@ -75,7 +78,7 @@ impl<W: World> Core<W> {
             output_bytes: task.output_bytes,
             place: self.place_in_lane(&task.entry),
         };
-        Some(task_info(&task.entry, live))
+        task_info(&task.entry, live)
     }
 
     /// How an ended task looks.

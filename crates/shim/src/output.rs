@@ -19,6 +19,8 @@ const READS_IN_A_ROW: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Output {
     streams: [Option<OwnedFd>; 2],
+    /// Pipes that have come to their end. They are closed with the rest, when nobody waits for the news of the end.
+    ended: [Option<OwnedFd>; 2],
     /// The first stream is a terminal, whose end is told as an error.
     is_terminal: bool,
     log: LogWriter,
@@ -39,10 +41,12 @@ pub(crate) enum Source {
 
 impl Output {
     pub(crate) const fn new(log: LogWriter) -> Self {
-        Self { streams: [None, None], is_terminal: false, log, read_fault: None, over: false }
+        let (streams, ended) = ([None, None], [None, None]);
+        Self { streams, ended, is_terminal: false, log, read_fault: None, over: false }
     }
 
     pub(crate) fn read_from(&mut self, source: Source) {
+        self.rest();
         (self.streams, self.is_terminal) = match source {
             Source::Pipes { stdout, stderr } => ([Some(stdout), Some(stderr)], false),
             Source::Terminal { master } => ([Some(master), None], true),
@@ -51,7 +55,7 @@ impl Output {
 
     /// What the command had is nobody's any more: whoever outside its tree still writes there writes to nobody.
     pub(crate) fn rest(&mut self) {
-        self.streams = [None, None];
+        (self.streams, self.ended) = ([None, None], [None, None]);
     }
 
     pub(crate) fn streams(&self) -> impl Iterator<Item = (usize, &OwnedFd)> {
@@ -86,7 +90,7 @@ impl Output {
         for _ in 0..READS_IN_A_ROW {
             let Some(fd) = &self.streams[place] else { break };
             match rustix::io::read(fd, &mut *buffer) {
-                Ok(0) => self.streams[place] = None,
+                Ok(0) => self.ended[place] = self.streams[place].take(),
                 Ok(length) => {
                     bytes += length;
                     self.log.append(STREAMS[place], at_ms, &buffer[..length]);

@@ -3,30 +3,46 @@
 
 use std::ffi::CString;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use belay_os::cgroup::{Cgroup, probe};
+use belay_os::process::{Pid, descendants, info};
 use belay_os::spawn::{Session, SpawnSpec, spawn};
 use belay_os::{Tree, fds};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use crate::run::Outcome;
+use crate::run::{Outcome, wait_until};
 
-/// Holds one shell line in a cgroup (where one can be had), waits until it says `ready`, ends all of it and prints
-/// how many microseconds that took. `raw`: `cgroup.kill` and `wait` until there is no child. `loop`: the product's
-/// loop of killing, without the product.
-pub(crate) fn hold(way: &str, line: &str) -> Outcome {
+/// A shell that waits for so many children.
+pub(crate) fn shell_line(children: usize) -> String {
+    format!("i=0; while [ $i -lt {children} ]; do sleep 100 & i=$((i+1)); done; wait")
+}
+
+/// Waits until the shell and its children sleep. Who is killed on its way into its program is gone sooner, and two that are
+/// compared must end the same.
+pub(crate) fn at_rest(shell: Pid, children: usize) -> Outcome {
+    let asleep = |pid: Pid| info(pid).is_some_and(|info| info.state == 'S');
+    let rests = || {
+        let below = descendants(shell);
+        let sleep = below.iter().filter(|info| info.state == 'S' && info.command == "sleep 100").count();
+        Ok(sleep == children && asleep(shell))
+    };
+    if wait_until(Duration::from_secs(20), rests)? { Ok(()) } else { Err("the command does not rest".into()) }
+}
+
+/// Holds a shell with so many children in a cgroup (where one can be had), ends all of it and prints how many microseconds
+/// that took. `raw`: `cgroup.kill` and `wait` until there is no child. `loop`: the product's loop of killing, without the
+/// product.
+pub(crate) fn hold(way: &str, children: usize) -> Outcome {
     belay_os::tree::become_subreaper()?;
     let base = probe(&format!("belay-bench-hold-{}", std::process::id())).usable;
     let cgroup = base.as_ref().map(|base| Cgroup::create(base, "task")).transpose()?;
     let mut tree = Tree::new(cgroup);
-    let output = start(line, &tree)?;
-    let mut said = String::new();
-    BufReader::new(std::fs::File::from(output.try_clone()?)).read_line(&mut said)?;
+    at_rest(start(&shell_line(children), &tree)?, children)?;
     let began = Instant::now();
     match tree.cgroup().filter(|_| way == "raw") {
         Some(cgroup) => {
@@ -36,8 +52,8 @@ pub(crate) fn hold(way: &str, line: &str) -> Outcome {
         None => drop(tree.kill_until_empty(20_000)?),
     }
     let took = began.elapsed();
-    if said != "ready\n" || !tree.is_empty()? {
-        return Err("the tree was not ready, or is not empty".into());
+    if !tree.is_empty()? {
+        return Err("the tree is not empty".into());
     }
     if let Some(cgroup) = tree.into_cgroup() {
         cgroup.remove()?;
@@ -59,9 +75,8 @@ fn reap_all() -> Outcome {
     }
 }
 
-fn start(line: &str, tree: &Tree) -> Outcome<OwnedFd> {
+fn start(line: &str, tree: &Tree) -> Outcome<Pid> {
     let null = fds::null()?;
-    let (reader, writer) = fds::pipe(0)?;
     let argv = [CString::new("/bin/sh")?, CString::new("-c")?, CString::new(line)?];
     let path = CString::new(format!("PATH={}", std::env::var("PATH").unwrap_or_default()))?;
     let spec = SpawnSpec {
@@ -71,13 +86,12 @@ fn start(line: &str, tree: &Tree) -> Outcome<OwnedFd> {
         umask: None,
         rlimits: &[],
         stdin: null.as_fd(),
-        stdout: writer.as_fd(),
+        stdout: null.as_fd(),
         stderr: null.as_fd(),
         cgroup: tree.cgroup().map(Cgroup::dir),
         session: Session::NewGroup,
     };
-    spawn(&spec)?;
-    Ok(reader)
+    Ok(spawn(&spec)?.identity.pid)
 }
 
 /// Serves one connection: every line comes back as it is. Says `ready` when it listens.

@@ -1,25 +1,20 @@
-//! `task/get list write signal remove`: looking at tasks, talking to them, forgetting them. Ending them is in `task_stop`.
+//! `task/get write signal remove`: looking at a task, talking to it, forgetting it. Listing is in `task_list`, ending in
+//! `task_stop`.
 
 use belay_model::State;
 use belay_os::signal::Signal;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shim::ToShim;
-use belay_protocol::task::{
-    GetParams, ListParams, ListResult, RemoveParams, RemoveResult, SignalParams, SignalResult, TaskInfo,
-    WriteParams,
-};
+use belay_protocol::task::{GetParams, RemoveParams, RemoveResult, SignalParams, SignalResult, WriteParams};
 use serde_json::json;
 
 use super::check::check_text;
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
-use crate::doc::Entry;
 use crate::event::Action;
 use crate::life::object;
 use crate::record::journal_error;
-use crate::rights::Scope;
-use crate::sessions::is_in;
 use crate::world::World;
 
 impl<W: World> Core<W> {
@@ -40,63 +35,6 @@ impl<W: World> Core<W> {
             return self.reply(caller, &info);
         }
         self.reply(caller, &Self::ended_info(&entry));
-    }
-
-    pub(crate) fn task_list(&mut self, caller: &Caller, params: &ListParams) {
-        match self.list(&self.scope(caller), params) {
-            Ok(result) => self.reply(caller, &result),
-            Err(error) => self.fail(caller, error),
-        }
-    }
-
-    fn list(&self, scope: &Scope, params: &ListParams) -> Result<ListResult, RpcError> {
-        let limit =
-            params.limit.map_or(bounds::LIST_ITEMS, |limit| limit as usize).clamp(1, bounds::LIST_ITEMS);
-        let before = match &params.cursor {
-            None => None,
-            Some(cursor) => {
-                let number = cursor.parse::<u64>();
-                Some(
-                    number
-                        .map_err(|_| RpcError::invalid("cursor", "that is no cursor of an earlier list"))?,
-                )
-            }
-        };
-        let session = params.session.as_ref().map(|text| self.find_session(scope, text)).transpose()?;
-        let wanted = |entry: &Entry| {
-            before.is_none_or(|before| entry.number < before)
-                && session.as_ref().is_none_or(|session| is_in(session, entry))
-                && scope.covers_task(entry)
-        };
-        let mut found: Vec<(u64, TaskInfo)> = self
-            .tasks
-            .values()
-            .filter(|task| wanted(&task.entry))
-            .filter_map(|task| Some((task.entry.number, self.live_info(&task.entry.id, false, None)?)))
-            .collect();
-        // The journal has more than one page: what is older than what was read of it belongs to a later one.
-        let mut floor = None;
-        if params.all {
-            let filter = belay_journal::TaskFilter {
-                ended: Some(true),
-                before,
-                limit: limit + 1,
-                ..Default::default()
-            };
-            let rows = self.journal.tasks(&filter).map_err(|error| journal_error(&error))?;
-            floor = rows.get(limit).map(|row| row.number);
-            let kept = rows.into_iter().filter(|row| !self.batch.removed.contains(&row.id));
-            // Ends that the disk has no room for yet.
-            let waiting = self.batch.put.iter().filter(|row| row.ended_ms.is_some()).cloned();
-            let entries = kept.chain(waiting).filter_map(|row| Entry::from_row(row).ok()).filter(&wanted);
-            found.extend(entries.map(|entry| (entry.number, Self::ended_info(&entry))));
-        }
-        found.retain(|(number, _)| floor.is_none_or(|floor| *number > floor));
-        found.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
-        let cut = (found.len() > limit).then(|| found[limit - 1].0);
-        found.truncate(limit);
-        let next_cursor = cut.or(floor.map(|floor| floor + 1)).map(|number| number.to_string());
-        Ok(ListResult { tasks: found.into_iter().map(|(_, info)| info).collect(), next_cursor })
     }
 
     pub(crate) fn task_write(&mut self, caller: &Caller, params: WriteParams) {
