@@ -5,13 +5,12 @@ use belay_protocol::life::{Order, OutputInfo};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
 use belay_protocol::task::Status;
 use belay_record::convert::{Wire as _, policy_from_wire};
-use serde_json::{Map, json};
+use serde_json::json;
 
 use crate::config::bounds;
 use crate::core::{Core, Phase, Shim, ShimStage, Task, Timer};
 use crate::doc::Entry;
 use crate::event::{Action, LostTask, Moment, ShimId};
-use crate::life::object;
 use crate::world::World;
 
 /// How often, and after which pauses, a shim that is alive is reached for.
@@ -31,7 +30,7 @@ impl<W: World> Core<W> {
         self.emit(
             "daemon.started",
             None,
-            object(json!({ "version": env!("CARGO_PKG_VERSION"), "adopting": live.len() })),
+            json!({ "version": env!("CARGO_PKG_VERSION"), "adopting": live.len() }),
         );
         self.load_hooks()?;
         for row in live {
@@ -120,7 +119,7 @@ impl<W: World> Core<W> {
                 self.begin_if_seated(&task);
             }
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
-            self.emit("task.adopted", Some((&task, &session)), Map::new());
+            self.emit("task.adopted", Some((&task, &session)), json!({}));
             self.await_caller(&task);
             self.excuse(Some(&task));
             if self.tasks.get(&task).is_some_and(|task| self.is_watched(task)) {

@@ -1,7 +1,7 @@
 //! The core and its journal: what is written when, what is told only then, and what happens when the disk is full.
 
 use belay_journal::{Batch, TaskRow};
-use serde_json::{Map, Value};
+use serde::Serialize;
 
 use crate::config::bounds;
 use crate::core::{Core, Phase, Timer};
@@ -117,7 +117,8 @@ impl<W: World> Core<W> {
         self.journal.last_event() + self.batch.events.len() as u64 + 1
     }
 
-    pub(crate) fn emit(&mut self, kind: &str, task: Option<(&str, &str)>, more: Map<String, Value>) {
+    /// Something happened, and this is what is special to it: an object.
+    pub(crate) fn emit(&mut self, kind: &str, task: Option<(&str, &str)>, more: impl Serialize) {
         self.emit_about(kind, task.map(|(id, _)| id), task.map(|(_, session)| session), more);
     }
 
@@ -126,7 +127,7 @@ impl<W: World> Core<W> {
         kind: &str,
         task: Option<&str>,
         session: Option<&str>,
-        more: Map<String, Value>,
+        more: impl Serialize,
     ) {
         let seq = self.next_event();
         self.batch.events.push(belay_journal::EventRow {
@@ -135,7 +136,8 @@ impl<W: World> Core<W> {
             kind: kind.to_owned(),
             task: task.map(str::to_owned),
             session: session.map(str::to_owned),
-            body: Value::Object(more).to_string(),
+            // Ours always serialise; an event is not lost for what is special to it.
+            body: serde_json::to_string(&more).unwrap_or_else(|_| "{}".to_owned()),
         });
     }
 }

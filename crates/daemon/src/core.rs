@@ -11,7 +11,7 @@ use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
 use belay_record::MemoryLog;
-use serde_json::Map;
+use serde_json::json;
 
 use crate::answer::{Client, Pending};
 use crate::config::{Config, bounds};
@@ -466,7 +466,7 @@ impl<W: World> Core<W> {
             return;
         }
         self.phase = Phase::Leaving;
-        self.emit("daemon.stopping", None, Map::new());
+        self.emit("daemon.stopping", None, json!({}));
         self.refuse_promises(stopped);
     }
 

@@ -16,7 +16,6 @@ use crate::config::bounds;
 use crate::core::{Core, Timer, TimerKey};
 use crate::event::{Action, ClientId, ShimId};
 use crate::handlers::check::check_text;
-use crate::life::object;
 use crate::world::World;
 
 /// Why a task is detached whose caller's connection ended.
@@ -109,7 +108,7 @@ impl<W: World> Core<W> {
         }
         let session = task.entry.session.clone();
         self.changed.push(id.to_owned());
-        self.emit("task.detached", Some((id, &session)), object(json!({ "by": by })));
+        self.emit("task.detached", Some((id, &session)), json!({ "by": by }));
         self.released.push(id.to_owned());
     }
 

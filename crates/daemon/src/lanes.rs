@@ -14,7 +14,6 @@ use crate::answer::Caller;
 use crate::config::bounds;
 use crate::core::{Core, Phase};
 use crate::doc::Entry;
-use crate::life::object;
 use crate::rights::Scope;
 use crate::sessions::STANDING;
 use crate::world::World;
@@ -266,11 +265,11 @@ impl<W: World> Core<W> {
                 seat.generation = Some(generation);
             }
             let told = json!({ "lane": name, "generation": generation, "owner": owner_in(entry) });
-            self.emit("lane.granted", Some((&id, &session)), object(told));
+            self.emit("lane.granted", Some((&id, &session)), told);
         } else {
             let place = lane.queue.iter().position(|waiting| waiting.claim.task == id).map(|at| at + 1);
             let told = json!({ "lane": name, "place": place, "owner": owner_in(entry) });
-            self.emit("lane.queued", Some((&id, &session)), object(told));
+            self.emit("lane.queued", Some((&id, &session)), told);
         }
         if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane)) {
             self.put_doc(LANE, name, Some(body));
@@ -306,7 +305,7 @@ impl<W: World> Core<W> {
         lane.leave(&entry.id, blocked.clone());
         if held {
             let told = json!({ "lane": seat.name, "generation": seat.generation, "blocked": blocked });
-            self.emit("lane.left", Some((&entry.id, &entry.session)), object(told));
+            self.emit("lane.left", Some((&entry.id, &entry.session)), told);
         }
         self.grant(&seat.name);
     }
@@ -328,7 +327,7 @@ impl<W: World> Core<W> {
             let (session, owner) = (task.entry.session.clone(), owner_in(&task.entry));
             self.changed.push(id.clone());
             let told = json!({ "lane": name, "generation": generation, "owner": owner });
-            self.emit("lane.granted", Some((&id, &session)), object(told));
+            self.emit("lane.granted", Some((&id, &session)), told);
             self.admit(&id);
         }
         self.put_lane(name);
@@ -367,7 +366,7 @@ impl<W: World> Core<W> {
         let FenceInfo { lane, owner, generation, by, reason, .. } = &info;
         let told =
             json!({ "lane": lane, "owner": owner, "generation": generation, "by": by, "reason": reason });
-        self.emit("lane.fenced", Some((id, &session)), object(told));
+        self.emit("lane.fenced", Some((id, &session)), told);
         for task in in_vain {
             let reason = format!("{} may not have lane {} any more: {}", info.owner, info.lane, words(&info));
             self.order_stop(&task, StopOrder::new(Level::Terminate, order.actor.clone(), Some(&reason)));

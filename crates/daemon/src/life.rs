@@ -9,8 +9,11 @@ use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
     WriteResult as ShimWrite,
 };
-use belay_protocol::task::{AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo, WriteResult};
+use belay_protocol::task::{
+    AnswerWhen, Met, OutcomeInfo, Status, StopResult, StopVerdict, TaskInfo, WriteResult,
+};
 use belay_record::convert::{Wire as _, event_from_wire, outcome_info, status};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Pending, What};
@@ -118,7 +121,10 @@ impl<W: World> Core<W> {
             self.emit("task.stalled", Some((id, &session)), more);
         }
         let Some(task) = self.tasks.get(id) else { return };
-        if let Some((kind, more)) = describe(&item.event, &task.state, &task.policy, item.end.as_deref()) {
+        if ended {
+            let more = Ended::new(status(&task.state), item.end.as_deref());
+            self.emit("task.ended", Some((id, &session)), more);
+        } else if let Some((kind, more)) = describe(&item.event, &task.state, &task.policy) {
             self.emit(kind, Some((id, &session)), more);
         }
         if !ended {
@@ -388,7 +394,7 @@ impl<W: World> Core<W> {
         task.state = State::Ended(Outcome::from_wire(record.end.clone()));
         task.entry.doc.status = status(&task.state);
         task.entry.doc.end = Some(record);
-        let more = ended(task.entry.doc.status, task.entry.doc.end.as_ref());
+        let more = Ended::new(task.entry.doc.status, task.entry.doc.end.as_ref());
         let session = task.entry.session.clone();
         self.emit("task.ended", Some((id, &session)), more);
         self.finish_task(id);
@@ -404,16 +410,8 @@ pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
     StopResult { receipt, ..StopResult::bare(info.id.clone(), result, Some(info.status)) }
 }
 
-/// An event of a life as it stands in the record: its type and what is special to it. Signals are in the receipt.
-fn describe(
-    event: &LifeEvent,
-    state: &State,
-    policy: &Policy,
-    end: Option<&EndRecord>,
-) -> Option<(&'static str, Map<String, Value>)> {
-    if state.is_ended() {
-        return Some(("task.ended", ended(status(state), end)));
-    }
+/// An event of a life that goes on, as it stands in the record: its type and what is special to it. Signals are in the receipt.
+fn describe(event: &LifeEvent, state: &State, policy: &Policy) -> Option<(&'static str, Map<String, Value>)> {
     let detached = object(json!({ "by": detached_by(event) }));
     match event {
         LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_) | State::Resting(_)) => {
@@ -452,11 +450,20 @@ fn describe(
     }
 }
 
-fn ended(status: Status, end: Option<&EndRecord>) -> Map<String, Value> {
-    object(json!({ "status": status, "outcome": end.map(outcome_info) }))
+/// What is special to the end of a task.
+#[derive(Serialize)]
+struct Ended {
+    status: Status,
+    outcome: Option<OutcomeInfo>,
 }
 
-pub(crate) fn object(value: Value) -> Map<String, Value> {
+impl Ended {
+    fn new(status: Status, end: Option<&EndRecord>) -> Self {
+        Self { status, outcome: end.map(outcome_info) }
+    }
+}
+
+fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
         _ => Map::new(),

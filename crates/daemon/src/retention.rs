@@ -1,7 +1,7 @@
 //! Retention: ended tasks, their output and old events go by rule; live ones never do.
 
 use belay_journal::{EventRule, TaskRule};
-use serde_json::Map;
+use serde_json::json;
 
 use crate::config::bounds;
 use crate::core::Core;
@@ -153,7 +153,7 @@ impl<W: World> Core<W> {
         self.kept_memory.forget(&entry.id);
         self.world.reach(CrashPoint::BeforeRemove);
         self.batch.removed.push(entry.id.clone());
-        self.emit("task.removed", Some((&entry.id, &entry.session)), Map::new());
+        self.emit("task.removed", Some((&entry.id, &entry.session)), json!({}));
         self.durable.push(Action::Reach(CrashPoint::AfterRemove));
         self.durable.push(Action::RemoveDir { path: self.config.task_dir(&entry.id) });
         freed_bytes

@@ -18,7 +18,6 @@ use crate::config::bounds;
 use crate::core::{Core, Task, Timer, TimerKey};
 use crate::doc::Entry;
 use crate::event::ClientId;
-use crate::life::object;
 use crate::world::World;
 
 /// The standing session of a person at the command line. It does not end.
@@ -248,7 +247,7 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn emit_session(&mut self, kind: &str, id: &str, more: serde_json::Value) {
-        self.emit_about(kind, None, Some(id), object(more));
+        self.emit_about(kind, None, Some(id), more);
     }
 
     /// A session has ended, and with it all that were opened inside of it: one look at the sessions, and one at the tasks.

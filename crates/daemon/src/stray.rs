@@ -15,7 +15,6 @@ use crate::core::{Core, Shim, ShimStage, Task};
 use crate::doc::{Entry, ShimDoc, TaskDoc};
 use crate::event::{Action, ShimId};
 use crate::info::typed;
-use crate::life::object;
 use crate::sessions::STANDING;
 use crate::world::World;
 
@@ -128,8 +127,8 @@ impl<W: World> Core<W> {
         let state = State::new(entry.doc.detached);
         self.put(&entry);
         let told = json!({ "command": entry.doc.command, "found": "its shim was running and the journal did not know it" });
-        self.emit("task.created", Some((task_id, &entry.session)), object(told));
-        self.emit("task.adopted", Some((task_id, &entry.session)), object(json!({})));
+        self.emit("task.created", Some((task_id, &entry.session)), told);
+        self.emit("task.adopted", Some((task_id, &entry.session)), json!({}));
         self.notice(format!("task {task_id} was running and not in the journal: taken in"), "");
         let mut task = Task { shim: Some(shim_id), ..Task::new(entry, state, policy) };
         task.begin_again(queued);

@@ -100,7 +100,7 @@ impl Lane {
         match (mode, &self.holder, self.queue.first()) {
             (Mode::Reject, Some(holding), _) => Err(Refusal::Held(holding.clone())),
             (Mode::Reject, None, Some(next)) => Err(Refusal::Awaited(next.claim.clone())),
-            _ => Ok(()),
+            (Mode::Reject, None, None) | (Mode::Queue | Mode::Replace, _, _) => Ok(()),
         }
     }
 
@@ -141,10 +141,10 @@ impl Lane {
     /// The task has ended. If some of it has not, the seat stays taken, and why is said.
     pub fn leave(&mut self, task: &str, blocked: Option<String>) {
         self.queue.retain(|waiting| waiting.claim.task != task);
-        match (&mut self.holder, blocked) {
-            (Some(holding), Some(why)) if holding.claim.task == task => holding.blocked = Some(why),
-            (Some(holding), None) if holding.claim.task == task => self.holder = None,
-            _ => {}
+        let Some(holding) = self.holder.as_mut().filter(|holding| holding.claim.task == task) else { return };
+        match blocked {
+            Some(why) => holding.blocked = Some(why),
+            None => self.holder = None,
         }
     }
 

@@ -45,6 +45,9 @@ use world::{Chaos, Machine};
 /// What is broken, as a sentence.
 type Checked = Result<(), String>;
 
+/// How far the wall clock jumps at most, back or forward.
+const JUMP_MS: i64 = 3_600_000;
+
 /// No run takes more turns; one that does is going round in circles.
 const MOST_TURNS: u64 = 200_000;
 
@@ -270,8 +273,9 @@ impl Sim {
                 Ok(())
             }
             Job::SetWallClock => {
-                self.wall_ms -= i64::try_from(self.rng.below(3_600_000)).unwrap_or(0);
-                self.note("machine", "the wall clock is set back");
+                let far = i64::try_from(self.rng.below(2 * JUMP_MS.unsigned_abs())).unwrap_or(0);
+                self.wall_ms += far - JUMP_MS;
+                self.note("machine", "the wall clock jumps");
                 Ok(())
             }
         }

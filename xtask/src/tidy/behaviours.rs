@@ -10,6 +10,7 @@ use crate::run::{root, shown};
 const LIST: &str = "docs/behaviours.md";
 const LATER: &str = "(later)";
 const PROVES: &str = "proves ";
+const TEST: &str = "#[test]";
 
 /// The letters that numbers begin with.
 const LETTERS: &str = "SAFTKOWRDLGX";
@@ -29,7 +30,12 @@ pub(crate) fn check(sources: &[Source], findings: &mut Findings) {
     // This tool speaks of numbers without proving any.
     for source in sources.iter().filter(|source| !shown(&source.path).starts_with("xtask/")) {
         for (at, line) in source.parts.comments.lines().enumerate() {
-            for number in named(line) {
+            let numbers = named(line);
+            if !numbers.is_empty() && !is_above_a_test(&source.parts.code, at) {
+                findings.at(&source.path, at + 1, "only a test proves something: say it right above one");
+                continue;
+            }
+            for number in numbers {
                 if !listed.contains_key(&number) {
                     findings.at(
                         &source.path,
@@ -54,6 +60,12 @@ pub(crate) fn check(sources: &[Source], findings: &mut Findings) {
     }
     let later = listed.values().filter(|later| **later).count();
     println!("{} behaviours, {} named by tests, {later} for later", listed.len(), proved.len());
+}
+
+/// Whether the first code behind this line makes what follows a test.
+fn is_above_a_test(code: &str, line: usize) -> bool {
+    let mut behind = code.lines().skip(line + 1).map(str::trim).filter(|code| !code.is_empty());
+    behind.find(|code| *code == TEST || !code.starts_with("#[")) == Some(TEST)
 }
 
 /// The numbers in the list, and whether each is for later.
@@ -109,6 +121,13 @@ mod tests {
         let found: Vec<(String, bool)> = listed(text).into_iter().collect();
         let expected = [("D1", true), ("G1", true), ("K10", true), ("O2", false), ("S1", false)];
         assert_eq!(found, expected.map(|(number, later)| (number.to_owned(), later)));
+    }
+
+    #[test]
+    fn only_a_test_proves() {
+        assert!(is_above_a_test("\n\n    #[cfg(a)]\n    #[test]\nfn a() {}", 0));
+        assert!(!is_above_a_test("\nfn a() {}\n#[test]", 0));
+        assert!(!is_above_a_test("#[test]\n", 0));
     }
 
     #[test]

@@ -12,8 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("belay-model", &[]),
     ("belay-protocol", &[]),
     ("belay-record", &["belay-model", "belay-protocol"]),
-    ("belay-os", &["belay-model"]),
-    ("belay-journal", &["belay-model"]),
+    ("belay-os", &[]),
+    ("belay-journal", &[]),
     ("belay-shell", &[]),
     ("belay-shim", &["belay-model", "belay-protocol", "belay-record", "belay-os"]),
     (

@@ -11,7 +11,6 @@ use crate::answer::{Caller, Pending, What, line};
 use crate::config::bounds;
 use crate::core::Core;
 use crate::event::ClientId;
-use crate::life::object;
 use crate::record::journal_error;
 use crate::rights::Scope;
 use crate::world::World;
@@ -257,6 +256,6 @@ fn check_position(after: u64, first: u64, last: u64) -> Result<(), RpcError> {
 
 pub(crate) fn event_info(row: EventRow) -> EventInfo {
     let EventRow { seq, at_ms, kind, task, session, body } = row;
-    let more = object(serde_json::from_str(&body).unwrap_or_default());
+    let more = serde_json::from_str(&body).unwrap_or_default();
     EventInfo { seq, at: Timestamp(at_ms), kind, task, session, more }
 }

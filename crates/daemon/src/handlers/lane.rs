@@ -8,7 +8,6 @@ use super::task_stop::check_reason;
 use crate::answer::Caller;
 use crate::core::Core;
 use crate::lanes::{fence_info, lane_info};
-use crate::life::object;
 use crate::rights::Scope;
 use crate::world::World;
 
@@ -58,7 +57,7 @@ impl<W: World> Core<W> {
             "by": self.actor(caller, None), "reason": params.reason,
         });
         if !(released.is_empty() && unblocked.is_none()) {
-            self.emit_about("lane.released", None, None, object(told));
+            self.emit_about("lane.released", None, None, told);
         }
         self.grant(name);
         let lane = self.lanes.get(name).cloned().unwrap_or_default();

@@ -13,7 +13,6 @@ use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
 use crate::event::Action;
-use crate::life::object;
 use crate::record::journal_error;
 use crate::world::World;
 
@@ -77,11 +76,7 @@ impl<W: World> Core<W> {
         let by = self.actor(caller, None);
         let ask =
             self.promise(caller.clone(), What::Signal { task: id.clone() }, Some(bounds::SHIM_ANSWER_MS));
-        self.emit(
-            "task.signalled",
-            Some((&id, &session)),
-            object(json!({ "signal": signal.name(), "by": by })),
-        );
+        self.emit("task.signalled", Some((&id, &session)), json!({ "signal": signal.name(), "by": by }));
         self.actions.push(Action::ToShim { shim, message: ToShim::Signal { ask, signal: signal.as_raw() } });
         Ok(())
     }

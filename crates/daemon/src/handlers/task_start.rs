@@ -25,7 +25,6 @@ use crate::fingerprint;
 use crate::follow::Follow;
 use crate::info::typed;
 use crate::lanes::Entering;
-use crate::life::object;
 use crate::lines;
 use crate::record::journal_error;
 use crate::rights::{Scope, make_token};
@@ -127,7 +126,7 @@ impl<W: World> Core<W> {
     ) -> Result<(), RpcError> {
         let mark = self.mark();
         let told = json!({ "command": entry.doc.command, "name": entry.name, "parent": entry.parent });
-        self.emit("task.created", Some((&entry.id, &entry.session)), object(told));
+        self.emit("task.created", Some((&entry.id, &entry.session)), told);
         if let Some(entering) = entering {
             self.record_entering(&mut entry, entering);
         }
