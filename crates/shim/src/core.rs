@@ -385,13 +385,7 @@ impl Core {
             (State::Stopping(_) | State::Ended(_), start) => *start = None,
             _ => {}
         }
-        if let Some(wire) = wire.filter(|_| changed) {
-            if effects.contains(&Effect::Finish) {
-                task.last = Some((wire, now));
-            } else {
-                remember(task, wire, now, None, self.connected, actions);
-            }
-        }
+        let is_last = effects.contains(&Effect::Finish);
         for effect in effects {
             match effect {
                 Effect::Signal(level) => actions.push(Action::Signal(level)),
@@ -411,6 +405,12 @@ impl Core {
                     actions.extend(start.map(Action::Spawn));
                 }
             }
+        }
+        // Said after what it sets off: nobody is kept waiting for the words.
+        match wire.filter(|_| changed) {
+            Some(wire) if is_last => task.last = Some((wire, now)),
+            Some(wire) => remember(task, wire, now, None, self.connected, actions),
+            None => {}
         }
     }
 

@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::measure::{Contender, ROUNDS, compare, per_second, time};
-use super::peers::{self, Peer};
+use super::peers::{self, MANY, Peer};
 use super::rate::both;
-use super::report::{Report, Target, shown_time};
+use super::report::{Report, Target};
 use super::start::{TRUE, bare};
 use super::world::World;
-use crate::run::{Outcome, succeed};
+use crate::run::{Outcome, output, succeed};
 
 const TIMES: usize = 20;
 const EACH: usize = 50;
@@ -54,14 +54,26 @@ fn against(report: &mut Report, world: &World, peer: &Peer) -> Outcome {
     let [ours, theirs] = compare(5, peer.times(), [ours, theirs])?;
     let what = format!("`belay run -- true` against {}", peer.name());
     report.times("cli", &what, ours, (peer.name(), theirs), Target::None);
-    let (count, took) = peer.many()?;
-    let rate = per_second(count, took);
-    report.note(format!(
-        "{}: {rate:.0} tasks a second, two at once ({count} in {})",
-        peer.name(),
-        shown_time(took)
-    ));
+    let [ours, theirs] = compare(3, 1, [Box::new(|| many(world)), Box::new(|| peer.many())])?;
+    let shown = |took: Duration, who: &str| {
+        let rate = per_second(MANY, took);
+        (format!("{who}{rate:.0}/s"), rate)
+    };
+    let what =
+        format!("{MANY} tasks handed over one by one, to the end of the last, against {}", peer.name());
+    let name = format!("{} ", peer.name());
+    report.share("cli", &what, shown(ours, ""), shown(theirs, &name), Target::None);
     Ok(())
+}
+
+/// From the first task that was handed over to the end of the last.
+fn many(world: &World) -> Outcome<Duration> {
+    time(|| {
+        let ids = (0..MANY).map(|_| output(&mut belay(world, &["run", "-d", "--", TRUE])));
+        let ids = ids.collect::<Outcome<Vec<_>>>()?;
+        let words: Vec<&str> = std::iter::once("wait").chain(ids.iter().map(|id| id.trim())).collect();
+        succeed(belay(world, &words).stdout(Stdio::null()))
+    })
 }
 
 /// Whether a program is there and says so.

@@ -17,7 +17,7 @@ use crate::run::{Outcome, command, output, root, succeed, wait_until};
 use crate::test::is_there;
 
 /// How many tasks make a rate.
-const MANY: usize = 100;
+pub(crate) const MANY: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -111,9 +111,9 @@ impl Peer {
         }
     }
 
-    /// So many tasks took so long, from the first that was handed over to the end of the last.
-    pub(crate) fn many(&self) -> Outcome<(usize, Duration)> {
-        let took = time(|| {
+    /// From the first task that was handed over to the end of the last.
+    pub(crate) fn many(&self) -> Outcome<Duration> {
+        time(|| {
             for _ in 0..MANY {
                 match self.kind {
                     Kind::Spooler => timed(&mut self.command(&[TRUE]))?,
@@ -124,8 +124,7 @@ impl Peer {
                 Kind::Spooler => timed(&mut self.command(&["-f", TRUE])).map(drop),
                 Kind::Pueue => timed(&mut self.command(&["wait", "--quiet", "--all"])).map(drop),
             }
-        })?;
-        Ok((MANY, took))
+        })
     }
 
     fn command(&self, words: &[&str]) -> Command {

@@ -91,7 +91,7 @@ fn a_task_that_waits_for_another_is_excused_and_begins_anew_after_that() {
     assert!(say(&mut core, 2_950, ToShim::Excuse { on: false }).is_empty(), "said twice, it is said once");
     rings(&mut core, 3_900);
     let actions = look(&mut core, 3_900, 0, 500);
-    let [Action::Send(FromShim::Life(item)), Action::Signal(_)] = actions.as_slice() else {
+    let [Action::Signal(_), Action::Send(FromShim::Life(item))] = actions.as_slice() else {
         panic!("{actions:?}")
     };
     let LifeEvent::Stalled { evidence } = &item.event else { panic!("{item:?}") };
