@@ -9,8 +9,7 @@ use belay_protocol::shim::{FromShim, LifeEvent, LifeItem};
 use super::Shim;
 use crate::link::Link;
 
-/// How long news that nobody waits for may wait for what follows them: a short task, or a quick stop, is told in one
-/// breath.
+/// How long news that nobody waits for may wait for what follows them: a short task is told in one breath.
 const HOLD_MS: u64 = 3;
 
 impl Shim {
@@ -19,6 +18,8 @@ impl Shim {
             FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
             // Whoever waited for the task is answered with it.
             FromShim::Life(LifeItem { event: LifeEvent::Detach { .. }, .. }) => false,
+            // While they die, the daemon has time to write down what has led to it.
+            FromShim::Life(LifeItem { event: LifeEvent::Signalled { .. }, .. }) => false,
             FromShim::Life(item) => item.end.is_none(),
             FromShim::Memory { .. } => true,
             _ => false,
