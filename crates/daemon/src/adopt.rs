@@ -85,6 +85,7 @@ impl<W: World> Core<W> {
             process: Some(doc.process),
             cgroup: doc.cgroup,
             task: Some(id),
+            adopted: true,
             ..Shim::coming(doc.name.clone())
         };
         self.shims.insert(shim, state);
@@ -252,6 +253,7 @@ impl<W: World> Core<W> {
         let Some(shim) = self.shims.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
         let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
+        let adopted = shim.adopted;
         self.trust(id);
         self.shims.remove(&id);
         if self.end_from_file(&task) {
@@ -264,7 +266,8 @@ impl<W: World> Core<W> {
             return self.await_start(&task);
         }
         self.burying += 1;
-        self.actions.push(Action::KillLost(Box::new(LostTask { task, shim: process, leader, cgroup })));
+        let lost = LostTask { task, shim: process, leader, cgroup, adopted };
+        self.actions.push(Action::KillLost(Box::new(lost)));
     }
 
     /// Replays the end file that a shim left when nobody was there to hear it. False if there is none.
