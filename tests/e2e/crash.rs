@@ -289,9 +289,9 @@ fn nothing_is_lost(world: &World, kills: u32) {
             assert_eq!((task.status, outcome.kind.as_str()), (Status::Failed, "spawn"), "{task:?}");
         }
     }
-    println!("{} tasks, of which {} were started", plans.len(), started.len());
     // What was not handed over goes on when it is said again with its token, and these clients do say it again.
-    assert!(plans.len() > AT_ONCE && started.len() * 10 >= plans.len() * 9, "they were not started");
+    let (all, begun) = (plans.len(), started.len());
+    assert!(all > AT_ONCE && begun * 10 >= all * 9, "of {all} tasks {begun} were started");
     check_events(&patient.events(0), &tasks, &started);
     let own: Vec<_> = world.shims().into_iter().chain(world.daemon()).map(|seen| seen.identity).collect();
     let mut left = world.everybody();

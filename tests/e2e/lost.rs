@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use belay_protocol::daemon::DoctorResult;
 use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, Seen, World, end, example, is_alive, look_at, wait_until};
 
@@ -181,6 +182,11 @@ fn one_that_left_no_trace_is_not_claimed_to_be_dead(world: &World) {
     assert!(lives, "it was found after all: then say so ({known})");
     let said = format!("its shim was killed; 1 process of its tree was found and killed{MAYBE_OTHERS}");
     assert_eq!((known, outcome.survivors.as_slice()), (said, &[][..]));
+    // Whoever asks beforehand is told as well. (Its code says that a task was lost.)
+    let doctor: DoctorResult = world.belay(["doctor", "--json"]).json();
+    let containment = doctor.findings.into_iter().find(|finding| finding.topic == "containment").unwrap();
+    let hint = containment.hint.unwrap();
+    assert!(hint.contains("an orphan of its task that left its session and its environment is not found"));
 }
 
 // proves D3, K2

@@ -82,7 +82,7 @@ fn the_log_can_be_cut_in_every_way() {
     let follower = world.spawn(["logs", "-f", "--raw", &id]);
     let mut whole = String::new();
     for (i, stream) in (1..=6).flat_map(|i| [(i, "out"), (i, "err")]) {
-        whole += &format!("{stream} {i}\n");
+        whole.extend([stream, " ", &i.to_string(), "\n"]);
         world.wait_for_output(&id, "one more line", |heard| heard == whole.as_bytes());
         std::fs::write(world.dir().join(format!("{stream}-{i}")), "").unwrap();
     }
