@@ -145,8 +145,19 @@ impl<W: World> Core<W> {
     /// A connection to a shim is over.
     pub(crate) fn shim_gone(&mut self, shim: ShimId) {
         self.ready.retain(|ready| *ready != shim);
+        if self.is_dead_and_unheard(shim) {
+            return self.reach_again(shim);
+        }
         self.lose_shim(shim, "its connection was closed", false);
         self.open_doors_when_done();
+    }
+
+    /// One that was just leaving when it was reached lets itself be connected to, and says nothing. Whether it left or was
+    /// killed its socket tells whoever reaches for it once more.
+    fn is_dead_and_unheard(&self, id: ShimId) -> bool {
+        let unheard = |shim: &&Shim| shim.stage == ShimStage::Coming && shim.task.is_some();
+        let process = self.shims.get(&id).filter(unheard).and_then(|shim| shim.process);
+        process.is_some_and(|process| !self.world.is_shim_alive(process))
     }
 
     fn lose_shim(&mut self, id: ShimId, error: &str, left: bool) {
