@@ -1,5 +1,7 @@
 //! Starts that cannot be: each ends `failed` and names what was missing, and the daemon goes on.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{Status, TaskInfo};
 use belay_testkit::World;
@@ -76,6 +78,30 @@ fn what_is_missing_is_named() {
     );
     assert_eq!(world.belay(["run", "--", "echo", "well"]).ok().stdout, b"well\n");
     assert_eq!(world.daemon_pid(), daemon, "the daemon never left");
+}
+
+// proves S3
+#[test]
+fn what_an_ordinary_user_may_not_use_is_named() {
+    let world = builder().as_nobody().build();
+    let closed = world.dir().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    let enter_only = world.dir().join("enter-only");
+    std::fs::create_dir(&enter_only).unwrap();
+    let shell = world.dir().join("shell");
+    std::fs::write(&shell, "#!/bin/sh\n").unwrap();
+    for (path, mode) in [(&closed, 0o700), (&enter_only, 0o711), (&shell, 0o644)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let system = "Permission denied (os error 13)";
+    let task = cannot_start(&world, &["--cwd", closed.to_str().unwrap(), "--", "true"], 126);
+    let message = format!("the working directory {closed:?} cannot be entered: {system}");
+    assert_not_started(&task, "cwd", EACCES, &message);
+    let task = cannot_start(&world, &["-c", "true", "--shell", shell.to_str().unwrap()], 126);
+    assert_not_started(&task, "shell", EACCES, &format!("the shell {shell:?} cannot be executed: {system}"));
+    // One that cannot be read can be entered all the same.
+    let said = world.belay(["run", "--cwd", enter_only.to_str().unwrap(), "--", "pwd"]).ok();
+    assert_eq!(said.line(), enter_only.to_str().unwrap());
 }
 
 // proves S3

@@ -1,8 +1,11 @@
 //! A shim is killed: whoever it held is found and ended, its task is told as lost with what is known of it, and nobody
 //! else notices.
 
+use std::os::unix::fs::PermissionsExt as _;
+
+use belay_protocol::daemon::DoctorResult;
 use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
-use belay_testkit::{LONG, Seen, World, end, is_alive, look_at, wait_until};
+use belay_testkit::{LONG, Seen, World, end, example, is_alive, look_at, wait_until};
 
 use rustix::process::{Pid, WaitOptions};
 
@@ -17,11 +20,10 @@ fn start_tree(world: &World) -> TaskInfo {
     let id = world.run_detached(["sh", "-c", &script]);
     wait_until("five processes", LONG, || {
         let task = world.inspect(&id);
-        let commands = task.processes.iter().flatten().map(|process| process.command.as_str());
-        if commands.filter(|command| *command == format!("sleep {FOREVER}")).count() == 5 {
-            return Ok(task);
-        }
-        Err(format!("{:?}", task.processes))
+        let commands: Vec<_> = task.processes.iter().flatten().map(|process| &process.command).collect();
+        // And nobody else: the shells that made them have left.
+        let all_there = commands == vec![&format!("sleep {FOREVER}"); 5];
+        if all_there { Ok(task) } else { Err(format!("{:?}", task.processes)) }
     })
 }
 
@@ -29,12 +31,12 @@ fn processes(task: &TaskInfo) -> Vec<Seen> {
     task.processes.iter().flatten().filter_map(|process| look_at(process.pid)).collect()
 }
 
+const MAYBE_OTHERS: &str = "; without a cgroup there may be others that left no trace";
+
+/// `more` is what is said of it beyond the count.
 #[track_caller]
-fn assert_lost(world: &World, tree: &TaskInfo, living: &[Seen], sibling: &TaskInfo) {
-    let lost = wait_until("a lost task", LONG, || {
-        let task = world.inspect(&tree.id);
-        if task.status == Status::Lost { Ok(task) } else { Err(format!("{task:?}")) }
-    });
+fn assert_lost(world: &World, tree: &TaskInfo, living: &[Seen], sibling: &TaskInfo, more: &str) {
+    let lost = wait_lost(world, &tree.id);
     for seen in living {
         assert!(!is_alive(seen.identity), "{seen:?} lives");
     }
@@ -42,7 +44,7 @@ fn assert_lost(world: &World, tree: &TaskInfo, living: &[Seen], sibling: &TaskIn
     assert_eq!((outcome.kind.as_str(), outcome.exit_code, outcome.signal), ("lost", None, None));
     assert_eq!(outcome.survivors, []);
     let known = &outcome.error.as_ref().unwrap().message;
-    assert_eq!(*known, "its shim was killed; 5 processes of its tree were found and killed");
+    assert_eq!(*known, format!("its shim was killed; 5 processes of its tree were found and killed{more}"));
     assert_eq!(world.logs(&tree.id), b"before\n", "what it had written is there");
     let after = world.inspect(&sibling.id);
     assert_eq!((after.status, after.pid), (Status::Running, sibling.pid), "the sibling is untouched");
@@ -59,17 +61,18 @@ fn a_shim_is_killed(world: &World) {
     let living = processes(&tree);
     assert_eq!(living.len(), 5);
     end(look_at(tree.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
-    assert_lost(world, &tree, &living, &sibling);
+    // Whatever it left came to the daemon, which had started it: nobody was missed.
+    assert_lost(world, &tree, &living, &sibling, "");
 }
 
-fn a_shim_is_killed_while_no_daemon_runs(world: &World) {
+fn a_shim_is_killed_while_no_daemon_runs(world: &World, more: &str) {
     let sibling = world.inspect(&world.run_detached(["sleep", FOREVER]));
     let tree = start_tree(world);
     let living = processes(&tree);
     world.kill_daemon();
     end(look_at(tree.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
     assert!(living.iter().all(|seen| is_alive(seen.identity)), "they are orphans now: {living:?}");
-    assert_lost(world, &tree, &living, &sibling);
+    assert_lost(world, &tree, &living, &sibling, more);
 }
 
 // proves D3
@@ -97,21 +100,21 @@ fn as_an_ordinary_user() {
 #[test]
 fn with_a_cgroup_while_no_daemon_runs() {
     let world = world();
-    a_shim_is_killed_while_no_daemon_runs(&world);
+    a_shim_is_killed_while_no_daemon_runs(&world, "");
 }
 
 // proves D3
 #[test]
 fn without_a_cgroup_while_no_daemon_runs() {
     let world = builder().env("BELAY_CGROUP", "off").build();
-    a_shim_is_killed_while_no_daemon_runs(&world);
+    a_shim_is_killed_while_no_daemon_runs(&world, MAYBE_OTHERS);
 }
 
 // proves D3
 #[test]
 fn as_an_ordinary_user_while_no_daemon_runs() {
     let world = builder().as_nobody().build();
-    a_shim_is_killed_while_no_daemon_runs(&world);
+    a_shim_is_killed_while_no_daemon_runs(&world, MAYBE_OTHERS);
 }
 
 /// One that has left its session, its parents and its environment.
@@ -129,11 +132,16 @@ fn start_stranger(world: &World) -> (TaskInfo, Seen) {
 }
 
 #[track_caller]
-fn assert_stranger_found(world: &World, task: &TaskInfo, stranger: &Seen) {
-    let lost = wait_until("a lost task", LONG, || {
-        let task = world.inspect(&task.id);
+fn wait_lost(world: &World, id: &str) -> TaskInfo {
+    wait_until("a lost task", LONG, || {
+        let task = world.inspect(id);
         if task.status == Status::Lost { Ok(task) } else { Err(format!("{task:?}")) }
-    });
+    })
+}
+
+#[track_caller]
+fn assert_stranger_found(world: &World, task: &TaskInfo, stranger: &Seen) {
+    let lost = wait_lost(world, &task.id);
     assert!(!is_alive(stranger.identity), "{stranger:?} lives");
     let known = lost.outcome.unwrap().error.unwrap().message;
     assert_eq!(known, "its shim was killed; 2 processes of its tree were found and killed");
@@ -156,6 +164,65 @@ fn one_that_left_no_trace_comes_to_the_daemon_that_started_its_shim() {
     let (task, stranger) = start_stranger(&world);
     end(look_at(task.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
     assert_stranger_found(&world, &task, &stranger);
+}
+
+/// The daemon is killed, then the shim: the stranger goes to init, and nothing says whose it was. What is claimed of the
+/// end must be true all the same.
+fn one_that_left_no_trace_is_not_claimed_to_be_dead(world: &World) {
+    let (task, stranger) = start_stranger(world);
+    world.kill_daemon();
+    end(look_at(task.held_by.as_ref().unwrap().shim_pid).unwrap().identity);
+    let lost = wait_lost(world, &task.id);
+    let lives = is_alive(stranger.identity);
+    if lives {
+        end(stranger.identity);
+    }
+    let outcome = lost.outcome.unwrap();
+    let known = outcome.error.unwrap().message;
+    assert!(lives, "it was found after all: then say so ({known})");
+    let said = format!("its shim was killed; 1 process of its tree was found and killed{MAYBE_OTHERS}");
+    assert_eq!((known, outcome.survivors.as_slice()), (said, &[][..]));
+    // Whoever asks beforehand is told as well. (Its code says that a task was lost.)
+    let doctor: DoctorResult = world.belay(["doctor", "--json"]).json();
+    let containment = doctor.findings.into_iter().find(|finding| finding.topic == "containment").unwrap();
+    let hint = containment.hint.unwrap();
+    assert!(hint.contains("an orphan of its task that left its session and its environment is not found"));
+}
+
+// proves D3, K2
+#[test]
+fn without_a_cgroup_one_that_left_no_trace_is_not_claimed_to_be_dead() {
+    one_that_left_no_trace_is_not_claimed_to_be_dead(&builder().env("BELAY_CGROUP", "off").build());
+}
+
+// proves D3, K2
+#[test]
+fn an_ordinary_user_is_not_told_either_that_it_is_dead() {
+    one_that_left_no_trace_is_not_claimed_to_be_dead(&builder().as_nobody().build());
+}
+
+// proves D3, K3
+#[test]
+fn whoever_is_found_of_a_lost_tree_and_may_not_be_killed_is_named() {
+    let world = builder().as_nobody().build();
+    // A program that becomes root: what it leaves is beyond an ordinary user's reach.
+    let zoo = world.reachable(&example("zoo"));
+    std::fs::set_permissions(&zoo, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let id = world.run_detached([zoo.to_str().unwrap(), "other-user", "0", "--marker", world.marker()]);
+    world.wait_for_output(&id, "ready", |said| said == b"ready\n");
+    let task = world.inspect(&id);
+    let found = processes(&task);
+    end(look_at(task.held_by.unwrap().shim_pid).unwrap().identity);
+    let outcome = wait_lost(&world, &id).outcome.unwrap();
+    let alive: Vec<&Seen> = found.iter().filter(|seen| is_alive(seen.identity)).collect();
+    let [seen] = alive.as_slice() else { panic!("one of {found:?} lives: {alive:?}") };
+    let [survivor] = outcome.survivors.as_slice() else { panic!("one survivor: {outcome:?}") };
+    let expected = (seen.identity.pid, seen.identity.start_ticks, 0, seen.cmdline.as_str());
+    let named = (survivor.pid, survivor.start_ticks, survivor.uid, survivor.command.as_str());
+    assert_eq!(named, expected);
+    let known = "its shim was killed; 2 processes of its tree were found, of whom 1 could not be killed";
+    assert_eq!((outcome.kind.as_str(), outcome.error.unwrap().message.as_str()), ("lost", known));
+    end(seen.identity);
 }
 
 // proves D3, W2

@@ -28,6 +28,7 @@ mod grep;
 mod held;
 mod hooks;
 mod hostile;
+mod idle;
 mod lanes;
 mod lines;
 mod lost;

@@ -74,12 +74,19 @@ fn offsets_are_stable_and_reading_takes_nothing_away() {
 #[test]
 fn the_log_can_be_cut_in_every_way() {
     let world = world();
-    let script = "for i in 1 2 3 4 5 6; do echo out $i; sleep 0.02; echo err $i >&2; sleep 0.02; done";
-    let id = world.run_detached(["sh", "-c", script]);
+    // Two pipes have no order between them: each line is written when the one before it has been seen.
+    let script = "seen() { until [ -e \"$0/$1\" ]; do sleep 0.005; done; }; \
+                  for i in 1 2 3 4 5 6; do echo out $i; seen out-$i; echo err $i >&2; seen err-$i; done";
+    let id = world.run_detached(["sh", "-c", script, world.dir().to_str().unwrap()]);
     // A follower that came early sees the same as one that came late.
     let follower = world.spawn(["logs", "-f", "--raw", &id]);
+    let mut whole = String::new();
+    for (i, stream) in (1..=6).flat_map(|i| [(i, "out"), (i, "err")]) {
+        whole.extend([stream, " ", &i.to_string(), "\n"]);
+        world.wait_for_output(&id, "one more line", |heard| heard == whole.as_bytes());
+        std::fs::write(world.dir().join(format!("{stream}-{i}")), "").unwrap();
+    }
     world.wait_ended(&id);
-    let whole: String = (1..=6).map(|i| format!("out {i}\nerr {i}\n")).collect();
     let logs = |args: &[&str]| {
         let said = world.belay([&["logs", &id], args].concat()).ok();
         String::from_utf8(said.stdout).unwrap()

@@ -3,10 +3,16 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use belay_protocol::task::{OutcomeInfo, Status, StopResult, StopVerdict, TaskInfo};
+use belay_client::Client;
+use belay_protocol::ErrorKind;
+use belay_protocol::methods::{Method, TaskDetach, TaskResize, TaskSignal, TaskStart, TaskWrite};
+use belay_protocol::task::{
+    DetachParams, OutcomeInfo, ResizeParams, SignalParams, Size, Status, StopResult, StopVerdict, TaskInfo,
+    WriteParams,
+};
 use belay_testkit::{LONG, World, end, example, freeze, look_at, wait_until};
 
-use crate::support::{FOREVER, builder, stop_of, world};
+use crate::support::{FOREVER, builder, refused, stop_of, world};
 
 // proves K2, K10
 #[test]
@@ -50,6 +56,54 @@ fn a_shim_that_stands_still_keeps_nobody_waiting() {
     let ended = world.wait_ended(&id);
     assert_eq!(ended.status, Status::Cancelled);
     assert_eq!(ended.outcome.unwrap().reason.as_deref(), Some("first"));
+}
+
+/// Asks for what only the shim can do; the daemon must answer long before we give up.
+#[track_caller]
+fn assert_unanswered<M: Method>(client: &mut Client, params: &M::Params, perhaps: &str)
+where
+    M::Result: std::fmt::Debug,
+{
+    let error = refused(client.call_by::<M>(params, Some(Instant::now() + Duration::from_secs(8))));
+    let told = (error.data.kind, error.message.as_str(), error.data.hint.as_deref());
+    let hint = format!("look at it with inspect; {perhaps}");
+    let expected = "the holder of the task did not answer in time";
+    assert_eq!(told, (ErrorKind::Deadline, expected, Some(hint.as_str())), "{}", M::NAME);
+}
+
+// proves K10
+#[test]
+fn whatever_is_asked_of_a_shim_that_stands_still_is_answered() {
+    let world = world();
+    let script = format!("stty -echo; echo ready; read -r word; echo $word; stty size; sleep {FOREVER}");
+    let mut params = world.start_params(&["sh", "-c", &script]);
+    (params.detached, params.pty) = (false, Some(Size { rows: 7, cols: 33 }));
+    let mut client = world.client();
+    let task = client.call::<TaskStart>(&params).unwrap();
+    let id = task.id.clone();
+    world.wait_for_output(&id, "ready", |said| said == b"ready\r\n");
+    let frozen = freeze(world.get(&id).held_by.unwrap().shim_pid);
+    let resize = ResizeParams { id: id.clone(), rows: 50, cols: 200 };
+    assert_unanswered::<TaskResize>(&mut client, &resize, "the size may have been changed");
+    let write = WriteParams { id: id.clone(), data: "word\n".into(), close: false, key: None };
+    assert_unanswered::<TaskWrite>(&mut client, &write, "the write may have been accepted");
+    let signal = SignalParams { id: id.clone(), signal: "CONT".to_owned() };
+    assert_unanswered::<TaskSignal>(&mut client, &signal, "the signal may have been sent");
+    let detach = DetachParams { id: id.clone(), actor: None };
+    assert_unanswered::<TaskDetach>(&mut client, &detach, "it may still be detached");
+    let said = world.belay(["send", &id, "more"]);
+    let text = "error: the holder of the task did not answer in time\n \
+                hint: look at it with inspect; the write may have been accepted\n";
+    assert_eq!((said.code, String::from_utf8_lossy(&said.stderr).as_ref()), (Some(1), text));
+    assert_eq!(world.logs(&id), b"ready\r\n");
+
+    // Late, but all of it.
+    drop(frozen);
+    world.wait_for_output(&id, "what was asked for", |said| said == b"ready\r\nword\r\n50 200\r\n");
+    wait_until("a detached task", LONG, || {
+        let task = world.get(&id);
+        if task.detached { Ok(()) } else { Err(format!("{task:?}")) }
+    });
 }
 
 /// A task of three whose shim stands still: the task, everybody, and what thaws the shim at the end.

@@ -162,7 +162,7 @@ fn the_end_of_input_is_typed_once_and_input_goes_on() {
     assert_eq!(world.logs(&id), typed("ready\na\nfirst\nb\nsecond\n"));
 }
 
-// proves T3, D1, K10
+// proves T3, D1
 #[test]
 fn a_size_can_be_changed_and_outlives_the_daemon() {
     let world = world();

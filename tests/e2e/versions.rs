@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use belay_protocol::daemon::StatusResult;
 use belay_protocol::shim::{FromShim, Hello, ProcessId, SHIM_PROTOCOL};
 use belay_protocol::task::{Status, TaskInfo};
-use belay_testkit::{LONG, World, look_at, wait_until};
+use belay_testkit::{LONG, Seen, World, finish, look_at, wait_until};
 use serde_json::json;
 
 use crate::raw::Raw;
@@ -159,4 +159,42 @@ fn a_task_whose_shim_is_not_understood_can_be_stopped() {
     assert_eq!(look_at(task.pid.unwrap()), None);
     let outcome = world.get(&task.id).outcome.unwrap();
     assert_eq!(outcome.survivors, []);
+}
+
+// proves D6, D1
+#[test]
+fn a_shim_of_a_binary_that_is_no_more_is_adopted_by_the_new_one() {
+    let world = world();
+    let old = world.dir().join("older-belay");
+    std::fs::copy(world.program(), &old).unwrap();
+    let by_the_old = |args: &[&str]| {
+        let mut command = world.command(&old);
+        command.args(args);
+        finish(command).ok()
+    };
+    let script = "echo one; read -r word; echo $word; exec sleep \"$0\"";
+    let id = by_the_old(&["run", "-d", "--stdin", "--", "sh", "-c", script, FOREVER]).line();
+    world.wait_for_output(&id, "the first word", |said| said == b"one\n");
+    let task = world.inspect(&id);
+    let shim = look_at(task.held_by.as_ref().unwrap().shim_pid).unwrap();
+    let is_old = |seen: &Seen| seen.cmdline.starts_with(old.to_str().unwrap());
+    assert!(is_old(&shim) && is_old(&world.daemon().unwrap()), "{shim:?}, {:?}", world.daemon());
+    world.kill_daemon();
+    std::fs::remove_file(&old).unwrap();
+    let image = std::fs::read_link(format!("/proc/{}/exe", shim.identity.pid)).unwrap();
+    assert_eq!(image.to_str().unwrap(), format!("{} (deleted)", old.display()));
+
+    let adopted = world.inspect(&id);
+    assert_eq!((adopted.status, adopted.pid), (Status::Running, task.pid));
+    assert_eq!(adopted.held_by, task.held_by);
+    let daemon = world.daemon().unwrap();
+    assert!(daemon.cmdline.starts_with(world.program().to_str().unwrap()), "{daemon:?}");
+    world.belay(["send", &id, "two"]).ok();
+    world.wait_for_output(&id, "the second word", |said| said == b"one\ntwo\n");
+    let stopped = world.stop(&stop_of(&id));
+    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.receipt.unwrap().survivors, []);
+    let mut events = world.events_of(&id);
+    events.retain(|kind| kind != "task.leader_exited");
+    assert_eq!(events, ["task.created", "task.started", "task.adopted", "task.stopping", "task.ended"]);
 }

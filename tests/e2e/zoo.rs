@@ -1,8 +1,10 @@
 //! Every escape artist through the front door: started by `belay run`, ended by `belay stop`, and looked for by somebody
 //! else afterwards.
 
+use belay_protocol::daemon::StatusResult;
+use belay_protocol::life::SignalSent;
 use belay_protocol::task::{Status, StopResult, StopVerdict};
-use belay_testkit::{World, carrying, example};
+use belay_testkit::{Seen, World, carrying, example, is_alive};
 
 use crate::support::{builder, world};
 
@@ -27,6 +29,40 @@ fn rounds() -> usize {
     if std::env::var_os("BELAY_TEST_LONG").is_some_and(|long| long == "1") { 20 } else { 1 }
 }
 
+/// Whether it is somebody else all the time, so that no two looks see the same.
+fn is_chain(name: &str) -> bool {
+    name.ends_with("-chain")
+}
+
+/// Everybody of the tree, as we see it by the command lines; `inspect` must see the same.
+fn look(world: &World, id: &str, marker: &str, name: &str) -> Vec<Seen> {
+    let listed = world.inspect(id).processes.unwrap();
+    let mut listed: Vec<i32> = listed.iter().map(|process| process.pid).collect();
+    let seen = carrying(marker);
+    if !is_chain(name) {
+        let mut pids: Vec<i32> = seen.iter().map(|seen| seen.identity.pid).collect();
+        listed.sort_unstable();
+        pids.sort_unstable();
+        assert_eq!(pids, listed, "{name}: we see {seen:?}");
+        assert!(!seen.is_empty(), "{name}");
+    }
+    seen
+}
+
+/// Everybody was asked, and killed who did not go.
+fn check_signals(name: &str, signals: &[SignalSent], tree: usize) {
+    let sent: Vec<(&str, u64)> = signals.iter().map(|sent| (sent.signal.as_str(), sent.processes)).collect();
+    let tree = tree as u64;
+    match name {
+        name if is_chain(name) => assert!(!sent.is_empty(), "{name}"),
+        "ignore-term" => assert_eq!(sent, [("SIGTERM", tree), ("SIGKILL", tree)], "{name}"),
+        // The first one of a namespace is deaf to what it has no handler for.
+        "pid-namespace" => assert_eq!(sent, [("SIGTERM", tree), ("SIGKILL", 1)], "{name}"),
+        _ => assert_eq!(sent, [("SIGTERM", tree)], "{name}"),
+    }
+    assert!(signals.iter().all(|sent| sent.refused == 0), "{name}: {signals:?}");
+}
+
 /// Each artist once: it comes up, it is stopped, nobody is left.
 fn perform(world: &World, as_root: bool) {
     let zoo = world.reachable(&example("zoo"));
@@ -40,12 +76,17 @@ fn perform(world: &World, as_root: bool) {
             let marker = format!("{}-{name}-{round}-end", world.marker());
             let id = world.run_detached([zoo, name, "--marker", &marker]);
             world.wait_for_output(&id, name, |said| said == b"ready\n");
+            let before = look(world, &id, &marker, name);
             let stopped: StopResult = world.belay(["stop", "--json", "--grace", "200ms", &id]).ok().json();
             let answer = (stopped.result, stopped.status);
             assert_eq!(answer, (StopVerdict::Accepted, Some(Status::Cancelled)), "{name}: {stopped:?}");
             let receipt = stopped.receipt.unwrap();
             assert_eq!(receipt.survivors, [], "{name}");
             assert!(receipt.empty_at.is_some(), "{name}: {receipt:?}");
+            check_signals(name, &receipt.signals, before.len());
+            for seen in &before {
+                assert!(!is_alive(seen.identity), "{name}: {seen:?} lives");
+            }
             // By the command line and by the name of the task, for whoever has changed one of them; and more than
             // once, for a chain of forks can be missed by one look.
             for _ in 0..3 {
@@ -75,5 +116,8 @@ fn nobody_escapes_without_a_cgroup() {
 // proves K2, K3
 #[test]
 fn nobody_escapes_an_ordinary_user() {
-    perform(&builder().as_nobody().build(), false);
+    let world = builder().as_nobody().build();
+    let status: StatusResult = world.belay(["up", "--json"]).ok().json();
+    assert_eq!(status.containment.kind, "subreaper");
+    perform(&world, false);
 }

@@ -84,6 +84,7 @@ impl<W: World> Core<W> {
             process: Some(doc.process),
             cgroup: doc.cgroup,
             task: Some(id),
+            adopted: true,
             ..Shim::coming(doc.name.clone())
         };
         self.shims.insert(shim, state);
@@ -143,8 +144,19 @@ impl<W: World> Core<W> {
     /// A connection to a shim is over.
     pub(crate) fn shim_gone(&mut self, shim: ShimId) {
         self.ready.retain(|ready| *ready != shim);
+        if self.is_dead_and_unheard(shim) {
+            return self.reach_again(shim);
+        }
         self.lose_shim(shim, "its connection was closed", false);
         self.open_doors_when_done();
+    }
+
+    /// One that was just leaving when it was reached lets itself be connected to, and says nothing. Whether it left or was
+    /// killed its socket tells whoever reaches for it once more.
+    fn is_dead_and_unheard(&self, id: ShimId) -> bool {
+        let unheard = |shim: &&Shim| shim.stage == ShimStage::Coming && shim.task.is_some();
+        let process = self.shims.get(&id).filter(unheard).and_then(|shim| shim.process);
+        process.is_some_and(|process| !self.world.is_shim_alive(process))
     }
 
     fn lose_shim(&mut self, id: ShimId, error: &str, left: bool) {
@@ -251,6 +263,7 @@ impl<W: World> Core<W> {
         let Some(shim) = self.shims.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
         let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
+        let adopted = shim.adopted;
         self.trust(id);
         self.shims.remove(&id);
         if self.end_from_file(&task) {
@@ -263,7 +276,8 @@ impl<W: World> Core<W> {
             return self.await_start(&task);
         }
         self.burying += 1;
-        self.actions.push(Action::KillLost(Box::new(LostTask { task, shim: process, leader, cgroup })));
+        let lost = LostTask { task, shim: process, leader, cgroup, adopted };
+        self.actions.push(Action::KillLost(Box::new(lost)));
     }
 
     /// Replays the end file that a shim left when nobody was there to hear it. False if there is none.

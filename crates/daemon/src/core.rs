@@ -180,6 +180,8 @@ pub(crate) struct Shim {
     pub(crate) tries: u32,
     /// Found by its socket alone: the journal does not know what it holds.
     pub(crate) stray: bool,
+    /// Started by an earlier daemon: what it leaves does not come to this one.
+    pub(crate) adopted: bool,
     /// A stop that came while it could not be reached.
     pub(crate) stop: Option<Order>,
     /// How often it has been heard, and how often it had been when it was last asked for something.
@@ -202,6 +204,7 @@ impl Shim {
             excused: None,
             tries: 0,
             stray: false,
+            adopted: false,
             stop: None,
             heard: 0,
             heard_when_asked: 0,
@@ -340,7 +343,7 @@ impl<W: World> Core<W> {
                 }
             }
             Event::ShimGone { shim } => self.shim_gone(shim),
-            Event::LostKilled { task, found, survivors } => self.lost_killed(&task, found, survivors),
+            Event::LostKilled { lost, found, survivors } => self.lost_killed(&lost, found, survivors),
             Event::Searched { search, result } => self.searched(search, *result),
             Event::LineRead { reading, result } => self.line_read(reading, result),
             Event::Tick => self.tick(),

@@ -78,7 +78,7 @@ pub enum Event {
     },
     /// What [`Action::KillLost`] found and left.
     LostKilled {
-        task: String,
+        lost: Box<LostTask>,
         found: u64,
         survivors: Vec<SurvivorInfo>,
     },
@@ -150,6 +150,8 @@ pub struct LostTask {
     pub shim: ProcessId,
     pub leader: Option<ProcessId>,
     pub cgroup: Option<PathBuf>,
+    /// Its shim was started by an earlier daemon, and left nobody to this one.
+    pub adopted: bool,
 }
 
 /// A regular expression, compiled by whoever uses it first: that may take long, and is not done on the thread that decides.

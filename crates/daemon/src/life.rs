@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Pending, What};
 use crate::core::{Core, ShimStage};
-use crate::event::{Action, Moment, ShimId};
+use crate::event::{Action, LostTask, Moment, ShimId};
 use crate::foreground::detached_by;
 use crate::handlers::task::not_running;
 use crate::handlers::terminal::no_terminal_now;
@@ -27,6 +27,9 @@ use crate::world::{CrashPoint, World};
 
 /// What becomes of the output of a task whose shim was ended with it.
 const UNREAD: &str = "its shim did not answer and was ended with it: what the shim had not read is missing, how much is not known";
+
+/// Whoever left its session, its parents and its environment went to nobody who would know it.
+const MAYBE_OTHERS: &str = "; without a cgroup there may be others that left no trace";
 
 impl<W: World> Core<W> {
     pub(crate) fn shim_said(&mut self, shim: ShimId, message: FromShim) {
@@ -298,21 +301,22 @@ impl<W: World> Core<W> {
     }
 
     /// What is left of a task whose shim is gone has been dealt with: that is its end.
-    pub(crate) fn lost_killed(&mut self, id: &str, found: u64, survivors: Vec<SurvivorInfo>) {
-        let known = match found {
-            0 => "its shim was killed; nobody of its tree was found alive".to_owned(),
-            n => format!("its shim was killed; {n} processes of its tree were found and killed"),
-        };
+    pub(crate) fn lost_killed(&mut self, lost: &LostTask, found: u64, survivors: Vec<SurvivorInfo>) {
+        let id = lost.task.as_str();
+        let mut known = format!("its shim was killed; {}", found_and_killed(found, survivors.len() as u64));
+        let was_begun = self.tasks.get(id).is_some_and(|task| task.entry.doc.status != Status::Queued);
+        if was_begun && lost.adopted && lost.cgroup.is_none() {
+            known.push_str(MAYBE_OTHERS);
+        }
         // Only when that is durable: a socket that is gone says that its shim left by itself.
-        let shim_doc = self.tasks.get(id).and_then(|task| task.entry.doc.shim.clone());
-        let socket = shim_doc.as_ref().map(|shim| Action::RemoveSocket { name: shim.name.clone() });
+        let shim_doc = self.tasks.get(id).and_then(|task| task.entry.doc.shim.as_ref());
+        let socket = shim_doc.map(|shim| Action::RemoveSocket { name: shim.name.clone() });
         self.durable.extend(socket);
         let stop = self.tasks.get(id).and_then(|task| task.stop.clone());
-        let in_cgroup = shim_doc.is_some_and(|shim| shim.cgroup.is_some());
         match stop {
             // Asked for, done, and proved by the cgroup: it was a stop, if not by the usual hand. If nobody was left to
             // be killed, nobody knows how it ended.
-            Some((order, asked)) if in_cgroup && found > 0 => {
+            Some((order, asked)) if lost.cgroup.is_some() && found > 0 => {
                 self.end_stopped(id, order, asked, found, survivors);
             }
             _ => self.lose_task(id, known, survivors),
@@ -398,6 +402,17 @@ impl<W: World> Core<W> {
         let session = task.entry.session.clone();
         self.emit("task.ended", Some((id, &session)), more);
         self.finish_task(id);
+    }
+}
+
+/// What became of those that were found of a tree without its shim.
+fn found_and_killed(found: u64, survivors: u64) -> String {
+    match (found, survivors) {
+        (0, 0) => "nobody of its tree was found alive".to_owned(),
+        (1, 0) => "1 process of its tree was found and killed".to_owned(),
+        (_, 0) => format!("{found} processes of its tree were found and killed"),
+        (0 | 1, _) => "1 process of its tree was found and could not be killed".to_owned(),
+        _ => format!("{found} processes of its tree were found, of whom {survivors} could not be killed"),
     }
 }
 

@@ -25,7 +25,7 @@ impl<W: World> Core<W> {
         let names = self.world.shim_names(&self.config.runtime_dir);
         for name in names.into_iter().filter(|name| !known.contains(name)) {
             let shim = ShimId(self.next_number());
-            let state = Shim { stray: true, ..Shim::coming(name.clone()) };
+            let state = Shim { stray: true, adopted: true, ..Shim::coming(name.clone()) };
             self.shims.insert(shim, state);
             self.actions.push(Action::ConnectShim { shim, name });
         }

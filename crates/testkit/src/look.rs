@@ -32,11 +32,22 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim()
 }
 
+/// The command line or the environment of a process. One whose first thread has exited shows neither: its others do.
+fn words_of(pid: i32, which: &str) -> Vec<u8> {
+    let words = fs::read(format!("/proc/{pid}/{which}")).unwrap_or_default();
+    if !words.is_empty() {
+        return words;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of_threads = threads.filter_map(|thread| fs::read(thread.path().join(which)).ok());
+    of_threads.into_iter().find(|words| !words.is_empty()).unwrap_or_default()
+}
+
 /// The process with this number, if there is one and it is not dead. A zombie is dead, unless it has threads that run.
 pub fn look_at(pid: i32) -> Option<Seen> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let cmdline = words_of(pid, "cmdline");
     let after_name = &stat[stat.rfind(')')? + 2..];
     let fields: Vec<&str> = after_name.split(' ').collect();
     let number = |place: usize| fields.get(place)?.parse::<i32>().ok();
@@ -64,15 +75,14 @@ pub fn is_alive(id: Identity) -> bool {
 
 /// Everybody alive who carries these words in the command line or in the environment, but for ourselves.
 pub fn carrying(words: &str) -> Vec<Seen> {
-    let has = |path: String| {
-        let bytes = fs::read(path).unwrap_or_default();
-        bytes.windows(words.len()).any(|window| window == words.as_bytes())
+    let has = |pid: i32, which: &str| {
+        words_of(pid, which).windows(words.len()).any(|window| window == words.as_bytes())
     };
     let own = i32::try_from(std::process::id()).unwrap();
     let names = fs::read_dir("/proc").unwrap().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| *pid != own)
-        .filter(|pid| has(format!("/proc/{pid}/cmdline")) || has(format!("/proc/{pid}/environ")))
+        .filter(|pid| has(*pid, "cmdline") || has(*pid, "environ"))
         .filter_map(look_at)
         .collect()
 }

@@ -112,8 +112,9 @@ impl<W: World> Core<W> {
             format!("each task is held by a subreaper, without a cgroup: {}", containment.why)
         };
         let hint = (!with_cgroup).then(|| {
-            "nothing escapes a subreaper but a child that runs as another user; for cgroups too, run the daemon in a \
-             delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
+            "nothing escapes a subreaper but a child that runs as another user; if the daemon and then a shim is killed, \
+             an orphan of its task that left its session and its environment is not found, and the task's end says so; \
+             for cgroups too, run the daemon in a delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
                 .to_owned()
         });
         let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };

@@ -1,5 +1,6 @@
 //! Shims as processes and connections: starting them, reaching them again, listening, and ending what a dead one left.
 
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -160,21 +161,24 @@ pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
     let shim_words = format!("{} shim ", hub.recipe.program.to_string_lossy());
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        let task = lost.task.clone();
+        let about = Box::new(lost.clone());
         let killed = tokio::task::spawn_blocking(move || find_and_kill(&lost, &known, &shim_words)).await;
         let (found, survivors) = killed.unwrap_or_default();
-        hub.dispatch(Event::LostKilled { task, found, survivors });
+        hub.dispatch(Event::LostKilled { lost: about, found, survivors });
     });
 }
 
 fn find_and_kill(lost: &LostTask, known_shims: &[i32], shim_words: &str) -> (u64, Vec<SurvivorInfo>) {
     let identity = |process: ProcessId| Identity { pid: process.pid, start_ticks: process.start_ticks };
     let marker = format!("{}={}", vars::TASK, lost.task);
-    let seen = std::cell::RefCell::new(std::collections::HashSet::new());
+    let seen = std::cell::RefCell::new(HashSet::new());
     let find = || {
         let leader = lost.leader.map(identity);
         let mut found = process::find_lost(identity(lost.shim), leader, lost.cgroup.as_deref(), &marker);
-        found.extend(orphans(known_shims, shim_words));
+        // Most of those that came to us have left a trace too: each counts once.
+        let known: HashSet<Identity> = found.iter().map(|process| process.identity).collect();
+        let orphans = orphans(known_shims, shim_words).into_iter();
+        found.extend(orphans.filter(|orphan| !known.contains(&orphan.identity)));
         seen.borrow_mut().extend(found.iter().map(|process| process.identity));
         found
     };

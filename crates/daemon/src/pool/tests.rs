@@ -93,6 +93,13 @@ impl Place {
 
     /// The next daemon, which has reached the shim and been told that its task waits for its turn.
     fn daemon(&self) -> (Core<OneShim>, ShimId, Vec<Action>) {
+        let (mut core, shim) = self.daemon_that_hears_nothing();
+        let hello = FromShim::Hello(self.hello());
+        let actions = core.handle(NOW, Event::ShimSaid { shim, messages: vec![hello] });
+        (core, shim, actions)
+    }
+
+    fn daemon_that_hears_nothing(&self) -> (Core<OneShim>, ShimId) {
         let containment = ContainmentInfo {
             kind: "subreaper".to_owned(),
             layout: "none".to_owned(),
@@ -111,9 +118,7 @@ impl Place {
         });
         let shim = found.expect("the shim is reached for");
         core.handle(NOW, Event::ShimConnected { shim });
-        let hello = FromShim::Hello(self.hello());
-        let actions = core.handle(NOW, Event::ShimSaid { shim, messages: vec![hello] });
-        (core, shim, actions)
+        (core, shim)
     }
 
     fn hello(&self) -> Hello {
@@ -187,12 +192,38 @@ fn a_task_whose_shim_is_killed_before_its_turn_was_not_started() {
     let (mut core, shim, _) = place.daemon();
     place.alive.set(false);
     let actions = core.handle(NOW, Event::ShimGone { shim });
-    assert!(actions.iter().any(|action| matches!(action, Action::KillLost(_))), "{actions:?}");
-    core.handle(NOW, Event::LostKilled { task: place.task.clone(), found: 0, survivors: Vec::new() });
+    let asked = actions.into_iter().find_map(|action| match action {
+        Action::KillLost(lost) => Some(lost),
+        _ => None,
+    });
+    core.handle(NOW, Event::LostKilled { lost: asked.unwrap(), found: 0, survivors: Vec::new() });
     core.settle_journal();
     let doc = place.recorded(&core).doc;
     assert_eq!(doc.status, Status::Failed);
     let end = belay_record::convert::outcome_info(&doc.end.unwrap());
     let message = "it was not started: its shim was killed; nobody of its tree was found alive";
     assert_eq!((end.kind.as_str(), end.error.unwrap().message.as_str()), ("spawn", message));
+}
+
+// proves S2, D2
+#[test]
+fn a_shim_that_was_just_leaving_is_not_taken_for_one_that_was_killed() {
+    for left in [true, false] {
+        let place = Place::new();
+        drop(place.daemon());
+        let (mut core, shim) = place.daemon_that_hears_nothing();
+        place.alive.set(false);
+        let actions = core.handle(NOW, Event::ShimGone { shim });
+        let again = |action: &Action| matches!(action, Action::ConnectShim { shim: once_more, .. } if *once_more == shim);
+        assert!(actions.iter().any(again), "its socket knows: {actions:?}");
+        let actions =
+            core.handle(NOW, Event::ShimUnreachable { shim, error: "nobody is there".to_owned(), left });
+        let killed = actions.iter().any(|action| matches!(action, Action::KillLost(_)));
+        assert_eq!(killed, !left, "{actions:?}");
+        core.settle_journal();
+        let end = place.recorded(&core).doc.end;
+        let told = end.map(|end| belay_record::convert::outcome_info(&end).error.unwrap().message);
+        let not_started = "the daemon died while handing the command over: it was not started".to_owned();
+        assert_eq!(told, left.then_some(not_started));
+    }
 }

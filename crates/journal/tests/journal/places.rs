@@ -44,34 +44,45 @@ fn a_directory_that_is_not_there_is_named() {
     assert_eq!(error.to_string(), "cannot use the journal at /nonexistent/belay");
 }
 
-/// A small file system of its own; None where the test may not mount.
+/// A small file system of its own.
 struct Mount(PathBuf);
 
 impl Mount {
-    fn tmpfs(at: &Path, options: &str) -> Option<Self> {
-        run("mount", &["-t", "tmpfs", "-o", options, "belay-test", at.to_str()?]).then(|| Self(at.to_owned()))
+    fn tmpfs(at: &Path) -> Result<Self, String> {
+        run("mount", &["-t", "tmpfs", "-o", "size=1m", "belay-test", at.to_str().unwrap()])?;
+        Ok(Self(at.to_owned()))
+    }
+
+    /// Fails the test where it may not mount: that a full disk is survived has not been seen then.
+    #[track_caller]
+    fn needed(at: &Path) -> Self {
+        match Self::tmpfs(at) {
+            Ok(mount) => mount,
+            Err(error) => panic!("this test needs a small disk, and only root can mount one: {error}"),
+        }
     }
 
     fn read_only(&self) {
-        assert!(run("mount", &["-o", "remount,ro", self.0.to_str().unwrap()]));
+        run("mount", &["-o", "remount,ro", self.0.to_str().unwrap()]).unwrap();
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run("umount", &["-l", self.0.to_str().unwrap()]);
+        let _ = run("umount", &["-l", self.0.to_str().unwrap()]);
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "mounting is a program's work, and only this test's")]
-fn run(program: &str, args: &[&str]) -> bool {
-    Command::new(program).args(args).output().is_ok_and(|done| done.status.success())
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let done = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+    if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
 }
 
 #[test]
 fn a_full_disk_refuses_and_the_journal_goes_on_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_mount) = Mount::tmpfs(dir.path(), "size=1m") else { return };
+    let _mount = Mount::needed(dir.path());
     let mut journal = open(dir.path());
     journal.commit(&happened(1..=1)).unwrap();
     let ballast = dir.path().join("ballast");
@@ -107,7 +118,7 @@ fn a_full_disk_refuses_and_the_journal_goes_on_when_there_is_room() {
 #[test]
 fn notes_on_a_full_disk_end_where_they_did() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_mount) = Mount::tmpfs(dir.path(), "size=1m") else { return };
+    let _mount = Mount::needed(dir.path());
     let mut journal = open(dir.path());
     fs::write(dir.path().join("ballast"), vec![0; 600 * 1024]).unwrap();
     let mut number = 0;
@@ -138,11 +149,12 @@ fn notes_on_a_full_disk_end_where_they_did() {
 #[test]
 fn a_read_only_place_is_told_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mount = Mount::tmpfs(dir.path(), "size=1m");
+    let mount = Mount::tmpfs(dir.path());
     drop(open(dir.path()));
     match &mount {
-        Some(mount) => mount.read_only(),
-        None => fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap(),
+        Ok(mount) => mount.read_only(),
+        // An ordinary user is kept out by the rights alone.
+        Err(_) => fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap(),
     }
     let before = fs::read(dir.path().join(FILE_NAME)).unwrap();
     let refused = Journal::open(dir.path()).unwrap_err();

@@ -40,12 +40,18 @@ pub(crate) fn marker() -> String {
 pub(crate) fn alive(marker: &str) -> Vec<Pid> {
     let pids =
         fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| {
-        let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    pids.filter(|pid: &Pid| {
+        let shows = |path: PathBuf| {
+            let cmdline = fs::read(path).unwrap_or_default();
+            cmdline.windows(marker.len()).any(|window| window == marker.as_bytes())
+        };
+        // A process whose first thread has exited shows its command line only in its other threads.
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let shown = || threads.map(|thread| thread.path().join("cmdline")).any(shows);
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
         let dead = field("State:").starts_with(['Z', 'X']) && field("Threads:") == "1";
-        cmdline.windows(marker.len()).any(|window| window == marker.as_bytes()) && !status.is_empty() && !dead
+        !status.is_empty() && !dead && shown()
     })
     .collect()
 }

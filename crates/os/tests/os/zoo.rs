@@ -1,12 +1,14 @@
 //! Every escape artist against the kill loop: with a cgroup, without, and as an ordinary user.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 
 use belay_os::process::{identity, signal_identity};
 use belay_os::{Delivery, Signal};
 
-use crate::support::{alive, eventually, example, is_root, marker, not_run};
+use crate::support::{Order, alive, eventually, example, finish, is_root, marker, not_run, start};
 
 const NOBODY: &str = "65534";
 
@@ -34,6 +36,24 @@ fn hold(options: &[&str], artist: &str, marker: &str) -> Line {
     assert!(output.status.success(), "{artist} {options:?}: {text}");
     let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
     Line(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// What the other tests rely on: nobody hides from them behind a first thread that has exited.
+#[test]
+fn the_look_sees_one_whose_first_thread_has_exited() {
+    let (zoo, marker) = (example("zoo"), marker());
+    let words = [zoo.to_str().unwrap(), "leader-thread-exited", "--marker", &marker];
+    let (artist, output) = start(&words, &["PATH=/usr/bin:/bin"], &Order::default()).unwrap();
+    let mut ready = String::new();
+    BufReader::new(output).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    let seen = alive(&marker);
+    for pid in &seen {
+        signal_identity(identity(*pid).unwrap(), Signal::KILL).unwrap();
+    }
+    signal_identity(artist.identity, Signal::KILL).unwrap();
+    finish(artist.pidfd.as_fd());
+    assert_eq!((seen.len(), seen.contains(&artist.identity.pid)), (2, true), "{seen:?}");
 }
 
 /// All artists, with whether they need root.

@@ -258,7 +258,7 @@ impl Sim {
         self.note("machine", format_args!("what was left of {} is killed: {found}", lost.task));
         let survivors: Vec<SurvivorInfo> =
             left.iter().map(Process::survivor).map(|left| left.to_wire()).collect();
-        self.owe(generation, 30, Event::LostKilled { task: lost.task.clone(), found, survivors });
+        self.owe(generation, 30, Event::LostKilled { lost: Box::new(lost.clone()), found, survivors });
     }
 
     // --- links ---
