@@ -30,6 +30,7 @@ mod hooks;
 mod hostile;
 mod lanes;
 mod lines;
+mod lists;
 mod lost;
 mod notices;
 mod output;

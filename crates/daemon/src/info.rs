@@ -13,12 +13,13 @@ use belay_record::convert::{Wire as _, outcome_info};
 use crate::doc::Entry;
 
 /// What only a live task has.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Live<'a> {
     pub state: Option<&'a State>,
     pub now: Option<&'a Now>,
     pub processes: Option<&'a Vec<ProcessInfo>>,
-    pub output_bytes: u64,
+    /// The sums of its output, if somebody has looked.
+    pub output: Option<OutputInfo>,
     /// Its place among those who wait for its lane.
     pub place: Option<u64>,
 }
@@ -57,7 +58,7 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         attempt: doc.attempt,
         pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
-        output: output_info(entry, live),
+        output: output_info(entry, live.now, live.output),
         clocks: clocks_info(entry, live.now),
         budgets: doc.budgets,
         stopping: live.state.and_then(stopping_info),
@@ -82,14 +83,10 @@ fn leader_info(entry: &Entry, state: Option<&State>) -> Option<LeaderInfo> {
     Some(LeaderInfo { pid: leader.pid, exit_code, signal })
 }
 
-fn output_info(entry: &Entry, live: Live<'_>) -> OutputInfo {
-    match (&entry.doc.end, live.now) {
-        (Some(end), _) => end.output.clone(),
-        (None, Some(now)) => now.output.clone(),
-        (None, None) => {
-            OutputInfo { bytes: live.output_bytes, on_disk: live.output_bytes > 0, ..OutputInfo::default() }
-        }
-    }
+/// What the end says, or the shim itself, or else what was found where the output lies.
+fn output_info(entry: &Entry, now: Option<&Now>, seen: Option<OutputInfo>) -> OutputInfo {
+    let told = entry.doc.end.as_ref().map(|end| &end.output).or_else(|| now.map(|now| &now.output));
+    told.cloned().or(seen).unwrap_or_default()
 }
 
 fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
