@@ -29,7 +29,7 @@ pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     duration::parse(text).map(Limit::After).map_err(|help| format!("{help}, or none"))
 }
 
-/// What a task may use.
+// What a task may use. No doc comment: that would be taken for what the command does.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct BudgetArgs {
     /// Stop it when it has written more than this in all
