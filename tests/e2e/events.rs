@@ -45,6 +45,24 @@ fn follow_slowly(world: &World, pause: Duration, last: &AtomicU64) -> Vec<EventI
     all
 }
 
+// proves W4
+#[test]
+fn what_happened_is_told_to_people_in_words() {
+    let world = world();
+    let id = world.run_detached(["--name", "web", "--", "sh", "-c", "exit 3"]);
+    world.wait_ended(&id);
+    let pid = world.get(&id).leader.unwrap().pid;
+    let told = String::from_utf8(world.belay(["events", "--task", &id]).ok().stdout).unwrap();
+    let words = told.lines().map(|line| line.split_once(&format!("{id}  ")).unwrap().1);
+    let expected = [
+        "created as web: sh -c 'exit 3'".to_owned(),
+        format!("started, pid {pid}"),
+        "its first process exited with 3".to_owned(),
+        "failed: exit 3".to_owned(),
+    ];
+    assert_eq!(words.collect::<Vec<_>>(), expected);
+}
+
 /// Asks for a few at a time.
 fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
     let mut patient = Patient::new(world);
