@@ -32,6 +32,7 @@ mod lanes;
 mod lines;
 mod lists;
 mod lost;
+mod names;
 mod notices;
 mod output;
 mod patient;

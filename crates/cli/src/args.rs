@@ -158,7 +158,7 @@ fn base() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("Owns every process a coding agent starts: lists them, reads them, stops them, and can say that they are gone")
         .after_help(
-            "A task is named by its id or by an unambiguous beginning of it.\n\
+            "A task is named by its id, by an unambiguous beginning of it, or by the name that it was given.\n\
              Exit codes: 0 done; 1 the answer is no; 2 usage; 3 a stop failed; 4 no daemon.\n\
              BELAY_HOME (state) and BELAY_RUNTIME_DIR (sockets) move everything.",
         )
@@ -182,7 +182,7 @@ pub(crate) struct RunArgs {
     /// The shell for -c; else bash where there is one, else sh
     #[arg(long, value_name = "SHELL", requires = "line")]
     pub(crate) shell: Option<OsString>,
-    /// A name to know it by
+    /// A name to know it by, wherever a command takes an id: it means the task of that name that lives, or else the last
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<OsString>,
     /// Where to run it; else here

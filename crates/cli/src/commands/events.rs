@@ -24,11 +24,14 @@ const ID_COLUMNS: usize = 19;
 /// How often a daemon may go away without having sent anything before we give up.
 const MAX_FRUITLESS: u32 = 5;
 
-pub(crate) fn run(args: &EventsArgs, context: &mut Context) -> Result<u8, CliError> {
+pub(crate) fn run(mut args: EventsArgs, context: &mut Context) -> Result<u8, CliError> {
+    if let Some(task) = &mut args.task {
+        *task = context.task_id(task)?;
+    }
     if args.follow {
-        follow(args, context)?;
+        follow(&args, context)?;
     } else {
-        read(args, context)?;
+        read(&args, context)?;
     }
     Ok(0)
 }

@@ -20,7 +20,9 @@ use crate::ui::filter::Filter;
 /// How often a daemon may go away without having sent anything before we give up.
 const MAX_FRUITLESS: u32 = 5;
 
-pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<u8, CliError> {
+pub(crate) fn run(mut args: LogsArgs, context: &mut Context) -> Result<u8, CliError> {
+    args.id = context.task_id(&args.id)?;
+    let args = &args;
     if let Some(budget) = args.brief {
         return brief::run(args, budget, context);
     }

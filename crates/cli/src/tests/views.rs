@@ -138,7 +138,7 @@ fn receipts() {
     3  sh-4f stop failed: SIGTERM to 3 processes, SIGKILL to 0 processes (1 refused), not empty after 15.3 s, 1 process survives: 4712 (uid 0) sudo sleep 1000
     0  sh-4f already ended: completed (exit 0)
     0  sh-4f already ended: timed out
-    1  sh-4f not found: there is no such task
+    1  sh-4f not found: there is no task with that id or name
     1  sh-4f not permitted: this task is not yours to stop
     "#);
     let result = StopDaemonResult { receipts: answers[..1].to_vec(), left_running: 2 };
