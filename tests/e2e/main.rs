@@ -43,6 +43,7 @@ mod readers;
 mod retention;
 mod retry;
 mod rights;
+mod scripts;
 mod sessions;
 mod shell;
 mod stall;

@@ -59,7 +59,7 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
         output: output_info(entry, live.now, live.output),
-        clocks: clocks_info(entry, live.now),
+        clocks: clocks_info(entry, live.state, live.now),
         budgets: doc.budgets,
         stopping: live.state.and_then(stopping_info),
         outcome: end.map(outcome_info),
@@ -89,12 +89,17 @@ fn output_info(entry: &Entry, now: Option<&Now>, seen: Option<OutputInfo>) -> Ou
     told.cloned().or(seen).unwrap_or_default()
 }
 
-fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
+fn clocks_info(entry: &Entry, state: Option<&State>, now: Option<&Now>) -> ClocksInfo {
     use belay_protocol::life::ClockName;
     let clocks = &entry.doc.clocks;
     let clock = |name: ClockName, limit_ms: Option<u64>| {
         let running = now.and_then(|now| now.clocks.iter().find(|(clock, _)| *clock == name));
         limit_ms.map(|limit_ms| ClockInfo { limit_ms, remaining_ms: running.map(|(_, left)| *left) })
+    };
+    // A stop may come with a grace of its own.
+    let grace_ms = match state {
+        Some(State::Stopping(stopping)) => stopping.grace_ms,
+        _ => clocks.grace_ms,
     };
     ClocksInfo {
         timeout: clock(ClockName::Timeout, clocks.timeout_ms),
@@ -102,7 +107,7 @@ fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
         silence: clock(ClockName::Silence, clocks.silence_ms),
         stall: clock(ClockName::Stall, clocks.stall.map(|stall| stall.after_ms)),
         retry: clock(ClockName::Retry, (clocks.retries > 0).then_some(clocks.retry_delay_ms)),
-        grace: clock(ClockName::Grace, Some(clocks.grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
+        grace: clock(ClockName::Grace, Some(grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
     }
 }
 
