@@ -147,7 +147,12 @@ fn a_number_that_has_not_been_is_told_so() {
     let error =
         refused(client.call::<EventFollow>(&FollowParams { after: last + 100, ..FollowParams::default() }));
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Invalid, Some(last)));
-    assert_eq!(world.belay(["events", "--after", "1000"]).code, Some(2));
+    let said = world.belay(["events", "--after", "1000"]);
+    let expected = format!(
+        "error: event 1000 has not happened yet: the last one is {last}\n \
+         hint: go on with after = {last}; belay events -f --after {last} shows what comes\n"
+    );
+    assert_eq!((said.code, String::from_utf8(said.stderr).unwrap()), (Some(2), expected));
 }
 
 fn run_some(world: &World, count: usize) {

@@ -25,6 +25,7 @@ mod failures;
 mod flood;
 mod foreground;
 mod grep;
+mod head;
 mod held;
 mod hooks;
 mod hostile;

@@ -41,6 +41,7 @@ fn ended(task: &TaskInfo, context: &mut Context) -> Result<u8, CliError> {
         id: task.id.clone(),
         follow: false,
         after: None,
+        head: None,
         tail: Some(LINES),
         stream: None,
         grep: None,

@@ -75,6 +75,38 @@ fn what_does_not_fit_is_refused_and_named() {
 
     For more information, try '--help'.
     "#);
+    insta::assert_snapshot!(refused(&["run", "--timeout", "-5s", "true"]), @r#"
+    error: invalid value '-5s' for '--timeout <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d, or none
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "--max-memory", "-1G", "true"]), @r#"
+    error: invalid value '-1G' for '--max-memory <SIZE>': write a size as 4096, 64KiB, 10MiB or 1GB
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "--retry", "-1", "true"]), @r#"
+    error: invalid value '-1' for '--retry <N>': -1 is not in 1..=1000
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["sessions", "open", "--lease", "-1m"]), @r#"
+    error: invalid value '-1m' for '--lease <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["logs", "sh-1", "--head", "-3"]), @r#"
+    error: invalid value '-3' for '--head <LINES>': write a whole number such as 20
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["logs", "sh-1", "--head", "3", "--tail", "3"]), @r#"
+    error: the argument '--head <LINES>' cannot be used with '--tail <LINES>'
+
+    Usage: belay logs --head <LINES> <ID>
+
+    For more information, try '--help'.
+    "#);
     insta::assert_snapshot!(refused(&["run", "-c", "make", "true"]), @r#"
     error: the argument '-c <LINE>' cannot be used with '[COMMAND]...'
 

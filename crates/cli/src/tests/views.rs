@@ -217,8 +217,15 @@ fn findings() {
         finding(Verdict::Warning, "containment", "no cgroup", Some("systemd-run --user --scope belay up")),
         finding(Verdict::Problem, "disk", "the disk is full", Some("belay gc --all")),
     ];
-    insta::assert_snapshot!("doctor", doctor::render(&findings, false));
-    insta::assert_snapshot!(doctor::render(&findings[..1], false), @r#"
+    let long = finding(
+        Verdict::Warning,
+        "limits",
+        "a budget of memory or processes is looked at four times a second, and can be exceeded for a moment",
+        Some("run the daemon where it may make cgroups: as root, or below a delegated one of your own"),
+    );
+    insta::assert_snapshot!("doctor_narrow", doctor::render(&[long], Some(64), false));
+    insta::assert_snapshot!("doctor", doctor::render(&findings, None, false));
+    insta::assert_snapshot!(doctor::render(&findings[..1], None, false), @r#"
     ok       home         /home/ada/.local/state/belay
     All is well.
     "#);
