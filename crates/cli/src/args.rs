@@ -177,9 +177,24 @@ fn base() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("Owns every process a coding agent starts: lists them, reads them, stops them, and can say that they are gone")
         .after_help(
-            "A task is named by its id, by an unambiguous beginning of it, or by the name that it was given.\n\
-             Exit codes: 0 done; 1 the answer is no; 2 usage; 3 a stop failed; 4 no daemon.\n\
-             BELAY_HOME (state) and BELAY_RUNTIME_DIR (sockets) move everything.",
+            "Examples:
+  belay run -d --name web -- npm run dev    start something in the background
+  belay logs web -f                         see what it writes
+  belay stop web                            end it, and know that it is gone
+
+A task is named by its id, by an unambiguous beginning of it, or by the name that it was given.
+BELAY_HOME (state) and BELAY_RUNTIME_DIR (sockets) move everything.
+
+Exit codes:
+  0      done
+  1      the answer is no: not found, refused, not so in time
+  2      the command line was not understood
+  3      a stop failed: something survives it
+  4      the daemon could not be reached or started
+run, wait and attach, of one task, end with its own code, or with
+  124    a clock has stopped it
+  126    it could not be started; 127 if its program was not found, also with run -d
+  128+N  it died of signal N; 130 also if it was stopped before it began",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
