@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use belay_protocol::life::{ClockName, StopLevel};
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{Status, StopParams, TaskInfo};
 use belay_testkit::{LONG, World, freeze, look_at, wait_until};
 
-use crate::support::{FOREVER, builder, world};
+use crate::support::{FOREVER, builder, stop_of, world};
 
 #[track_caller]
 fn assert_timed_out(task: &TaskInfo, clock: ClockName, limit_ms: u64) {
@@ -20,6 +20,26 @@ fn assert_timed_out(task: &TaskInfo, clock: ClockName, limit_ms: u64) {
     assert_eq!(receipt.signals.iter().map(|sent| sent.signal.as_str()).collect::<Vec<_>>(), ["SIGTERM"]);
     let ran = task.ended_at.unwrap().0 - task.started_at.0;
     assert!(ran + 5 >= i64::try_from(limit_ms).unwrap(), "it ran only {ran} ms");
+}
+
+// proves R1
+#[test]
+fn the_grace_that_a_stop_came_with_is_the_one_that_is_told() {
+    let world = world();
+    let script = format!("trap '' TERM; echo ready; while :; do sleep {FOREVER}; done");
+    let id = world.run_detached(["--grace", "5s", "--", "sh", "-c", &script]);
+    world.wait_for_output(&id, "that it does not listen", |said| said == b"ready\n");
+    assert_eq!(world.get(&id).clocks.grace, None, "nobody stops it");
+    for (level, grace_ms) in [(StopLevel::Drain, 600_000), (StopLevel::Terminate, 500_000)] {
+        let (level, grace) = (Some(level), Some(grace_ms));
+        world.stop(&StopParams { level, grace_ms: grace, wait: false, ..stop_of(&id) });
+        let grace = wait_until("its grace", LONG, || {
+            let clocks = world.get(&id).clocks;
+            clocks.grace.filter(|grace| grace.limit_ms == grace_ms).ok_or_else(|| format!("{clocks:?}"))
+        });
+        assert!(grace.remaining_ms.is_some_and(|left| left <= grace_ms), "{grace:?}");
+    }
+    world.stop(&StopParams { level: Some(StopLevel::Kill), ..stop_of(&id) });
 }
 
 // proves R1

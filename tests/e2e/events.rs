@@ -45,6 +45,24 @@ fn follow_slowly(world: &World, pause: Duration, last: &AtomicU64) -> Vec<EventI
     all
 }
 
+// proves W4
+#[test]
+fn what_happened_is_told_to_people_in_words() {
+    let world = world();
+    let id = world.run_detached(["--name", "web", "--", "sh", "-c", "exit 3"]);
+    world.wait_ended(&id);
+    let pid = world.get(&id).leader.unwrap().pid;
+    let told = String::from_utf8(world.belay(["events", "--task", &id]).ok().stdout).unwrap();
+    let words = told.lines().map(|line| line.split_once(&format!("{id}  ")).unwrap().1);
+    let expected = [
+        "created as web: sh -c 'exit 3'".to_owned(),
+        format!("started, pid {pid}"),
+        "its first process exited with 3".to_owned(),
+        "failed: exit 3".to_owned(),
+    ];
+    assert_eq!(words.collect::<Vec<_>>(), expected);
+}
+
 /// Asks for a few at a time.
 fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
     let mut patient = Patient::new(world);
@@ -129,7 +147,12 @@ fn a_number_that_has_not_been_is_told_so() {
     let error =
         refused(client.call::<EventFollow>(&FollowParams { after: last + 100, ..FollowParams::default() }));
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Invalid, Some(last)));
-    assert_eq!(world.belay(["events", "--after", "1000"]).code, Some(2));
+    let said = world.belay(["events", "--after", "1000"]);
+    let expected = format!(
+        "error: event 1000 has not happened yet: the last one is {last}\n \
+         hint: go on with after = {last}; belay events -f --after {last} shows what comes\n"
+    );
+    assert_eq!((said.code, String::from_utf8(said.stderr).unwrap()), (Some(2), expected));
 }
 
 fn run_some(world: &World, count: usize) {

@@ -6,6 +6,7 @@ mod bench;
 mod generate;
 mod interop;
 mod processes;
+mod rights;
 mod run;
 mod test;
 mod tidy;
@@ -18,7 +19,7 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
 
   test [--long]        everything that has to hold: format, lints, build, tests, generated files, house rules,
-                       real agents
+                       real agents; needs root
   tidy                 the house rules
   generate [--check]   write the generated files under docs/, or check that they are as they would be written
   interop [AGENT…]     run real coding agents, offline, with belay as their shell; names: claude, opencode

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::processes::Watch;
 use crate::run::{Outcome, cargo, command, lines, succeed, succeeds_quietly};
-use crate::{generate, interop, tidy};
+use crate::{generate, interop, rights, tidy};
 
 /// Programs that the tests use, and the Debian package of each.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -28,6 +28,7 @@ const LONG: &str = "BELAY_TEST_LONG";
 
 pub(crate) fn run(long: bool) -> Outcome {
     let began = Instant::now();
+    step("rights", rights::check)?;
     step("tools", tools)?;
     step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])))
         .map_err(|error| format!("{error}\n  what to do: cargo fmt --all"))?;

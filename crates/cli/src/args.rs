@@ -3,6 +3,7 @@
 mod config;
 mod daemon;
 mod limits;
+mod logs;
 pub(crate) mod owners;
 
 use std::ffi::OsString;
@@ -11,13 +12,14 @@ use std::time::Duration;
 
 use belay_protocol::lane::LaneParams;
 use belay_protocol::task::StallParams;
-use clap::{Args, Command, FromArgMatches as _, ValueEnum};
+use clap::{Arg, Args, Command, FromArgMatches as _, ValueEnum};
 
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::daemon::{
     CompletionsArgs, DoctorArgs, DownArgs, EventsArgs, GcArgs, RmArgs, StatusArgs, UpArgs,
 };
-pub(crate) use self::limits::{BudgetArgs, Limit, limit};
+pub(crate) use self::limits::{BudgetArgs, Limit, limit, number};
+pub(crate) use self::logs::{LogsArgs, Stream};
 use self::owners::{LanesArgs, SessionsArgs};
 use crate::commands::lanes::parse as lane;
 use crate::duration::{parse as duration, parse_size as size, parse_stall as stall};
@@ -40,7 +42,7 @@ macro_rules! verbs {
                     Command::new($name)
                         .about($about)
                         .after_help(concat!("Examples:\n", $examples))
-                        .defer(<$args as Args>::augment_args),
+                        .defer(|command| take_hyphens(<$args as Args>::augment_args(command))),
                 );
             )*
             command
@@ -75,6 +77,7 @@ verbs! {
   belay inspect sh-4f --json";
     "logs" Logs(LogsArgs), "Show what a task wrote",
     "  belay logs sh-4f                      all of it
+  belay logs sh-4f --head 20            the first lines
   belay logs sh-4f -f --tail 20         the last lines, and what comes
   belay logs sh-4f --brief              its state, and the head and tail of its output
   belay logs sh-4f --grep 'error|warn' --context 2
@@ -153,14 +156,45 @@ verbs! {
   belay completions fish > ~/.config/fish/completions/belay.fish";
 }
 
+/// Lets a number, a length of time or a size begin with a hyphen, so that whoever tries is told what it should be, and not
+/// that there is no such option.
+fn take_hyphens(command: Command) -> Command {
+    let is_quantity = |arg: &Arg| {
+        let names = arg.get_value_names().unwrap_or_default().iter();
+        let mut names = names.map(|name| name.split_once('[').map_or(name.as_str(), |(name, _)| name));
+        !arg.is_positional() && !arg.is_require_equals_set() && names.any(|name| QUANTITIES.contains(&name))
+    };
+    command
+        .mut_args(|arg| if is_quantity(&arg) { arg.allow_hyphen_values(true) } else { arg })
+        .mut_subcommands(take_hyphens)
+}
+
+/// The names of values that are quantities.
+const QUANTITIES: [&str; 6] = ["DURATION", "SIZE", "N", "LINES", "OFFSET", "SEQ"];
+
 fn base() -> Command {
     Command::new("belay")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Owns every process a coding agent starts: lists them, reads them, stops them, and can say that they are gone")
         .after_help(
-            "A task is named by its id or by an unambiguous beginning of it.\n\
-             Exit codes: 0 done; 1 the answer is no; 2 usage; 3 a stop failed; 4 no daemon.\n\
-             BELAY_HOME (state) and BELAY_RUNTIME_DIR (sockets) move everything.",
+            "Examples:
+  belay run -d --name web -- npm run dev    start something in the background
+  belay logs web -f                         see what it writes
+  belay stop web                            end it, and know that it is gone
+
+A task is named by its id, by an unambiguous beginning of it, or by the name that it was given.
+BELAY_HOME (state) and BELAY_RUNTIME_DIR (sockets) move everything.
+
+Exit codes:
+  0      done
+  1      the answer is no: not found, refused, not so in time
+  2      the command line was not understood
+  3      a stop failed: something survives it
+  4      the daemon could not be reached or started
+run, wait and attach, of one task, end with its own code, or with
+  124    a clock has stopped it
+  126    it could not be started; 127 if its program was not found, also with run -d
+  128+N  it died of signal N; 130 also if it was stopped before it began",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -182,7 +216,7 @@ pub(crate) struct RunArgs {
     /// The shell for -c; else bash where there is one, else sh
     #[arg(long, value_name = "SHELL", requires = "line")]
     pub(crate) shell: Option<OsString>,
-    /// A name to know it by
+    /// A name to know it by, wherever a command takes an id: it means the task of that name that lives, or else the last
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<OsString>,
     /// Where to run it; else here
@@ -324,54 +358,6 @@ pub(crate) struct InspectArgs {
     pub(crate) json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Stream {
-    Stdout,
-    Stderr,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LogsArgs {
-    /// The task
-    #[arg(value_name = "ID")]
-    pub(crate) id: String,
-    /// Go on until the task has ended
-    #[arg(short, long, conflicts_with = "grep")]
-    pub(crate) follow: bool,
-    /// Begin at this absolute offset
-    #[arg(long, value_name = "OFFSET", conflicts_with = "tail")]
-    pub(crate) after: Option<u64>,
-    /// Begin so many lines before the end
-    #[arg(long, value_name = "LINES", conflicts_with = "grep")]
-    pub(crate) tail: Option<u64>,
-    /// Only one of the two streams
-    #[arg(long, value_name = "STREAM")]
-    pub(crate) stream: Option<Stream>,
-    /// Only lines that match this regular expression (Rust's regex: . is a character of UTF-8, and (?-u:.) any byte);
-    /// exit code 1 if none does. A line longer than 1 MiB is searched in parts
-    #[arg(long, value_name = "REGEX")]
-    pub(crate) grep: Option<String>,
-    /// Lines around each match, at most 50
-    #[arg(
-        long, value_name = "LINES", requires = "grep", default_value_t = 0, hide_default_value = true,
-        value_parser = clap::value_parser!(u32).range(..=i64::from(belay_protocol::output::SearchParams::MAX_CONTEXT)),
-    )]
-    pub(crate) context: u32,
-    /// For a model, or anybody with little room: the task and what to do next, then the head and the tail of its output
-    /// within so many bytes
-    #[arg(
-        long, value_name = "SIZE", value_parser = size, num_args = 0..=1, default_missing_value = "16K", require_equals = true,
-        conflicts_with_all = ["follow", "tail", "grep", "stream", "raw", "json"],
-    )]
-    pub(crate) brief: Option<u64>,
-    /// The bytes and nothing else, also on a terminal
-    #[arg(long, conflicts_with_all = ["json", "grep"])]
-    pub(crate) raw: bool,
-    /// One chunk (or matching line) a line, with stream, offset and time
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 #[derive(Args, Debug)]
 pub(crate) struct WaitArgs {
     /// The tasks
@@ -388,6 +374,7 @@ pub(crate) struct WaitArgs {
     #[arg(
         long,
         value_name = "OFFSET",
+        value_parser = number,
         requires = "matching",
         default_value_t = 0,
         hide_default_value = true

@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use belay_client::{Client, Places};
 use belay_protocol::Timestamp;
+use belay_protocol::methods::TaskGet;
+use belay_protocol::task::GetParams;
 
 use crate::error::CliError;
 use crate::ui::out::{self, Out};
@@ -33,6 +35,14 @@ impl Context {
         Ok(Client::connect_or_start(&self.places()?, &exe())?)
     }
 
+    /// The id of the task that is meant. A name may mean another one a moment later: whoever asks more than once asks by id.
+    pub(crate) fn task_id(&self, text: &str) -> Result<String, CliError> {
+        if text.starts_with("sh-") || text.starts_with("ag-") {
+            return Ok(text.to_owned());
+        }
+        Ok(self.connect()?.call::<TaskGet>(&GetParams { id: text.to_owned() })?.id)
+    }
+
     /// A line for people on standard error.
     #[expect(clippy::unused_self, reason = "what is said goes through the context, as what is answered does")]
     pub(crate) fn note(&self, line: &str) {
@@ -42,8 +52,13 @@ impl Context {
     /// A hint for people on standard error: only where people read it.
     pub(crate) fn hint(&self, line: &str) {
         if self.term.stderr {
-            out::note(&format!(" {} {}", Style::Hint.paint("hint:", self.term.colour_err), one_line(line)));
+            self.way_out(line);
         }
+    }
+
+    /// The way out of what was just said to be wrong: said wherever that is read.
+    pub(crate) fn way_out(&self, line: &str) {
+        out::note(&format!(" {} {}", Style::Hint.paint("hint:", self.term.colour_err), one_line(line)));
     }
 
     pub(crate) fn complain(&self, error: &CliError) {

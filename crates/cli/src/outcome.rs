@@ -167,10 +167,14 @@ pub(crate) const fn status_style(status: Status) -> Style {
 
 /// The whole end in a sentence: `failed: exit 2`, `timed out: the silence limit of 5m passed`.
 pub(crate) fn sentence(task: &TaskInfo) -> String {
-    let status = status_name(task.status);
-    let Some(outcome) = &task.outcome else { return status.to_owned() };
+    sentence_of(task.status, task.outcome.as_ref())
+}
+
+pub(crate) fn sentence_of(ended: Status, outcome: Option<&OutcomeInfo>) -> String {
+    let status = status_name(ended);
+    let Some(outcome) = outcome else { return status.to_owned() };
     let own = own_end(outcome);
-    match task.status {
+    match ended {
         Status::TimedOut => match (outcome.clock, outcome.limit_ms) {
             (Some(clock), Some(limit)) => {
                 let why = outcome.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -199,7 +203,7 @@ pub(crate) fn sentence(task: &TaskInfo) -> String {
 }
 
 /// Which budget, what it used, and what it may use.
-fn beyond(budget: &BudgetInfo) -> String {
+pub(crate) fn beyond(budget: &BudgetInfo) -> String {
     let BudgetInfo { name, limit, used } = budget;
     let (may, size) = (*limit, human::size);
     match name.as_str() {

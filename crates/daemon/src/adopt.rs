@@ -11,6 +11,7 @@ use crate::config::bounds;
 use crate::core::{Core, Phase, Shim, ShimStage, Task, Timer};
 use crate::doc::Entry;
 use crate::event::{Action, LostTask, Moment, ShimId};
+use crate::foreground::output_info;
 use crate::world::World;
 
 /// How often, and after which pauses, a shim that is alive is reached for.
@@ -334,6 +335,6 @@ impl<W: World> Core<W> {
     /// The sums of a lost task's output, from what is on disk.
     pub(crate) fn output_of_lost(&self, id: &str) -> OutputInfo {
         let Ok(log) = self.world.log(&self.config.task_dir(id)) else { return OutputInfo::default() };
-        OutputInfo { bytes: log.end(), gaps: log.gaps(), first: log.first(), on_disk: log.end() > 0 }
+        output_info(&log, true)
     }
 }

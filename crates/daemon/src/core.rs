@@ -119,7 +119,6 @@ pub(crate) struct Task {
     pub(crate) start: Option<Box<Start>>,
     /// The number of the last life event that `state` reflects.
     pub(crate) applied: u64,
-    pub(crate) output_bytes: u64,
     /// The hardest stop that was asked for, and when the first was.
     pub(crate) stop: Option<(StopOrder, Moment)>,
     /// A daemon died before any shim had its start: until when that may be said again.
@@ -144,7 +143,6 @@ impl Task {
             shim: None,
             start: None,
             applied: 0,
-            output_bytes: 0,
             stop: None,
             unsaid: None,
             caller: None,

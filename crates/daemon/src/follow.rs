@@ -96,8 +96,7 @@ impl<W: World> Core<W> {
 
     pub(crate) fn output_grew(&mut self, shim: ShimId, bytes: u64) {
         let Some(task) = self.shims.get(&shim).and_then(|shim| shim.task.clone()) else { return };
-        let Some(task) = self.tasks.get_mut(&task) else { return };
-        task.output_bytes = task.output_bytes.max(bytes);
+        let Some(task) = self.tasks.get(&task) else { return };
         let (follows, waits) = (task.follows.clone(), task.pending.clone());
         for follow in follows {
             self.pump(follow);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use belay_model::{Event, Level, State, StopOrder, step};
-use belay_protocol::life::ClockName;
+use belay_protocol::life::{ClockName, OutputInfo};
 use belay_protocol::shim::{LifeEvent, ToShim};
 use belay_protocol::task::{AnswerWhen, DetachParams, Met, OnDisconnect, TaskInfo};
 use belay_record::{LogReader, MemoryLog};
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
-use crate::core::{Core, Timer, TimerKey};
+use crate::core::{Core, Task, Timer, TimerKey};
 use crate::event::{Action, ClientId, ShimId};
 use crate::handlers::check::check_text;
 use crate::world::World;
@@ -55,6 +55,12 @@ pub(crate) fn detached_by(event: &LifeEvent) -> String {
         LifeEvent::ClockRanOut { clock: ClockName::Leave } => "leader".to_owned(),
         _ => "clock:timeout".to_owned(),
     }
+}
+
+/// The sums of a log, as far as it is kept.
+pub(crate) fn output_info(log: &LogReader, on_disk: bool) -> OutputInfo {
+    let (bytes, first) = (log.end(), log.first());
+    OutputInfo { bytes, gaps: log.gaps(), first, on_disk: on_disk && bytes > 0 }
 }
 
 impl<W: World> Core<W> {
@@ -243,6 +249,16 @@ impl<W: World> Core<W> {
             Some(task) => task.memory.clone(),
             None => self.kept_memory.get(id),
         }
+    }
+
+    /// The sums of a live task's output, by one look at where it lies. What cannot be looked at is not there.
+    pub(crate) fn output_of(&self, task: &Task) -> OutputInfo {
+        let log = match &task.memory {
+            Some(log) => LogReader::in_memory(Arc::clone(log)),
+            None => self.world.log_at_a_glance(&self.config.task_dir(&task.entry.id)),
+        };
+        let on_disk = task.memory.is_none();
+        log.map_or_else(|_| OutputInfo::default(), |log| output_info(&log, on_disk))
     }
 
     pub(crate) fn log_of(&self, id: &str) -> std::io::Result<LogReader> {

@@ -13,12 +13,13 @@ use belay_record::convert::{Wire as _, outcome_info};
 use crate::doc::Entry;
 
 /// What only a live task has.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Live<'a> {
     pub state: Option<&'a State>,
     pub now: Option<&'a Now>,
     pub processes: Option<&'a Vec<ProcessInfo>>,
-    pub output_bytes: u64,
+    /// The sums of its output, if somebody has looked.
+    pub output: Option<OutputInfo>,
     /// Its place among those who wait for its lane.
     pub place: Option<u64>,
 }
@@ -57,8 +58,8 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         attempt: doc.attempt,
         pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
-        output: output_info(entry, live),
-        clocks: clocks_info(entry, live.now),
+        output: output_info(entry, live.now, live.output),
+        clocks: clocks_info(entry, live.state, live.now),
         budgets: doc.budgets,
         stopping: live.state.and_then(stopping_info),
         outcome: end.map(outcome_info),
@@ -82,22 +83,23 @@ fn leader_info(entry: &Entry, state: Option<&State>) -> Option<LeaderInfo> {
     Some(LeaderInfo { pid: leader.pid, exit_code, signal })
 }
 
-fn output_info(entry: &Entry, live: Live<'_>) -> OutputInfo {
-    match (&entry.doc.end, live.now) {
-        (Some(end), _) => end.output.clone(),
-        (None, Some(now)) => now.output.clone(),
-        (None, None) => {
-            OutputInfo { bytes: live.output_bytes, on_disk: live.output_bytes > 0, ..OutputInfo::default() }
-        }
-    }
+/// What the end says, or the shim itself, or else what was found where the output lies.
+fn output_info(entry: &Entry, now: Option<&Now>, seen: Option<OutputInfo>) -> OutputInfo {
+    let told = entry.doc.end.as_ref().map(|end| &end.output).or_else(|| now.map(|now| &now.output));
+    told.cloned().or(seen).unwrap_or_default()
 }
 
-fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
+fn clocks_info(entry: &Entry, state: Option<&State>, now: Option<&Now>) -> ClocksInfo {
     use belay_protocol::life::ClockName;
     let clocks = &entry.doc.clocks;
     let clock = |name: ClockName, limit_ms: Option<u64>| {
         let running = now.and_then(|now| now.clocks.iter().find(|(clock, _)| *clock == name));
         limit_ms.map(|limit_ms| ClockInfo { limit_ms, remaining_ms: running.map(|(_, left)| *left) })
+    };
+    // A stop may come with a grace of its own.
+    let grace_ms = match state {
+        Some(State::Stopping(stopping)) => stopping.grace_ms,
+        _ => clocks.grace_ms,
     };
     ClocksInfo {
         timeout: clock(ClockName::Timeout, clocks.timeout_ms),
@@ -105,7 +107,7 @@ fn clocks_info(entry: &Entry, now: Option<&Now>) -> ClocksInfo {
         silence: clock(ClockName::Silence, clocks.silence_ms),
         stall: clock(ClockName::Stall, clocks.stall.map(|stall| stall.after_ms)),
         retry: clock(ClockName::Retry, (clocks.retries > 0).then_some(clocks.retry_delay_ms)),
-        grace: clock(ClockName::Grace, Some(clocks.grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
+        grace: clock(ClockName::Grace, Some(grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
     }
 }
 

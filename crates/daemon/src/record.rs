@@ -1,38 +1,70 @@
-//! Looking tasks up, live ones in memory and ended ones in the journal, by id or by an unambiguous beginning of it.
+//! Looking tasks up, live ones in memory and ended ones in the journal, by id, by an unambiguous beginning of it, or by name.
 
 use belay_model::TaskId;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shim::Now;
 use belay_protocol::task::TaskInfo;
 
+use crate::config::bounds;
 use crate::core::{Core, Task};
 use crate::doc::Entry;
 use crate::info::{Live, task_info};
 use crate::rights::Scope;
 use crate::world::World;
 
+/// So many of those that may be meant are named.
+const AMBIGUOUS_IDS: usize = 10;
+
 impl<W: World> Core<W> {
-    /// The full id for what somebody typed.
+    /// The full id for what somebody typed. What is an id, or begins one, is taken as that before it is taken as a name.
     pub(crate) fn resolve(&self, scope: &Scope, text: &str) -> Result<String, RpcError> {
         if TaskId::parse(text).is_ok() {
             return Ok(text.to_owned());
         }
-        if !TaskId::is_prefix(text) {
-            let hint = "an id looks like sh-3kq7w0x2m9d4c8ab; belay ps -a lists them";
-            return Err(RpcError::new(ErrorKind::NotFound, "that is no task id").field("id").hint(hint));
+        let begins = if TaskId::is_prefix(text) { self.beginning_with(scope, text)? } else { Vec::new() };
+        match begins.as_slice() {
+            [id] => Ok(id.clone()),
+            [] => self.resolve_name(scope, text),
+            _ => Err(ambiguous(format!("{} tasks begin with {text}", begins.len()), begins)),
         }
-        let mut ids = self.journal.resolve(text, 10).map_err(|error| journal_error(&error))?;
+    }
+
+    fn beginning_with(&self, scope: &Scope, text: &str) -> Result<Vec<String>, RpcError> {
+        let mut ids = self.journal.resolve(text, AMBIGUOUS_IDS).map_err(|error| journal_error(&error))?;
         if *scope != Scope::Person {
             ids.retain(|id| self.entry(id).is_ok_and(|entry| scope.covers_task(&entry)));
         }
-        match ids.as_slice() {
-            [id] => Ok(id.clone()),
-            [] => Err(not_found(text)),
-            _ => Err(RpcError::new(ErrorKind::Ambiguous, format!("{} tasks begin with {text}", ids.len()))
-                .field("id")
-                .hint(format!("one of: {}", ids.join(", ")))
-                .ids(ids)),
+        Ok(ids)
+    }
+
+    /// The one live task with this name, or else the one with it that was started last.
+    fn resolve_name(&self, scope: &Scope, name: &str) -> Result<String, RpcError> {
+        if name.is_empty() || name.len() > bounds::NAME_BYTES {
+            return Err(not_found(name));
         }
+        let is_meant = |entry: &Entry| entry.name.as_deref() == Some(name) && scope.covers_task(entry);
+        let live = self.tasks.values().map(|task| &task.entry).filter(|entry| is_meant(entry));
+        let mut live: Vec<String> = live.map(|entry| entry.id.clone()).collect();
+        match live.len() {
+            0 => {}
+            1 => return Ok(live.remove(0)),
+            many => {
+                live.truncate(AMBIGUOUS_IDS);
+                return Err(ambiguous(format!("{many} live tasks have the name {}", shown(name)), live));
+            }
+        }
+        let filter = belay_journal::TaskFilter {
+            ended: Some(true),
+            name: Some(name.to_owned()),
+            limit: bounds::LIST_ITEMS,
+            ..Default::default()
+        };
+        let rows = self.journal.tasks(&filter).map_err(|error| journal_error(&error))?;
+        let kept = rows.into_iter().filter(|row| !self.batch.removed.contains(&row.id));
+        // Ends that the disk has no room for yet.
+        let waiting = self.batch.put.iter().filter(|row| row.ended_ms.is_some()).cloned();
+        let ended = waiting.chain(kept).filter_map(|row| Entry::from_row(row).ok()).filter(is_meant);
+        ended.max_by_key(|entry| entry.number).map(|entry| entry.id).ok_or_else(|| not_found(name))
     }
 
     /// The task, live or ended.
@@ -75,7 +107,8 @@ impl<W: World> Core<W> {
             state: Some(&task.state),
             now,
             processes: processes.as_ref(),
-            output_bytes: task.output_bytes,
+            // A shim that was asked knows better.
+            output: now.is_none().then(|| self.output_of(task)),
             place: self.place_in_lane(&task.entry),
         };
         task_info(&task.entry, live)
@@ -87,10 +120,26 @@ impl<W: World> Core<W> {
     }
 }
 
-pub(crate) fn not_found(id: &str) -> RpcError {
-    RpcError::new(ErrorKind::NotFound, format!("there is no task {id}"))
+/// Whatever was typed, as far as it can be repeated.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(40).collect()
+}
+
+pub(crate) fn not_found(text: &str) -> RpcError {
+    let message = match shown(text) {
+        empty if empty.is_empty() => "an empty id names no task".to_owned(),
+        shown => format!("there is no task {shown}"),
+    };
+    RpcError::new(ErrorKind::NotFound, message)
         .field("id")
         .hint("belay ps -a lists them; ended ones are removed by the rules of retention")
+}
+
+fn ambiguous(message: String, ids: Vec<String>) -> RpcError {
+    RpcError::new(ErrorKind::Ambiguous, message)
+        .field("id")
+        .hint(format!("one of: {}", ids.join(", ")))
+        .ids(ids)
 }
 
 pub(crate) fn journal_error(error: &belay_journal::Error) -> RpcError {

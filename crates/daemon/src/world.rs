@@ -16,6 +16,8 @@ pub trait World {
     /// What they use together.
     fn usage(&self, shim_pid: i32, cgroup: Option<&Path>) -> belay_os::limits::Usage;
     fn log(&self, dir: &Path) -> io::Result<LogReader>;
+    /// The same for its sums, in a look that a list of a thousand tasks can afford at each.
+    fn log_at_a_glance(&self, dir: &Path) -> io::Result<LogReader>;
     /// The log that this shim, which is alive, has open under these numbers.
     fn memory_log(
         &self,

@@ -12,9 +12,9 @@ pub struct EventInfo {
     pub seq: u64,
     pub at: Timestamp,
     /// `task.created`, `task.started`, `task.leader_exited`, `task.attempt_ended`, `task.stalled`, `task.recovered`,
-    /// `task.stopping`, `task.ended`, `task.removed`, `task.adopted`, `session.opened`, `session.lapsed`, `session.regained`,
-    /// `session.ending`, `session.ended`, `lane.queued`, `lane.granted`, `lane.left`, `lane.fenced`, `lane.released`,
-    /// `daemon.started`, `daemon.stopping`, `daemon.notice`.
+    /// `task.detached`, `task.signalled`, `task.stopping`, `task.ended`, `task.removed`, `task.adopted`, `session.opened`,
+    /// `session.lapsed`, `session.regained`, `session.ending`, `session.ended`, `lane.queued`, `lane.granted`, `lane.left`,
+    /// `lane.fenced`, `lane.released`, `daemon.started`, `daemon.stopping`.
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -92,6 +92,7 @@ pub struct StartParams {
     /// What was set on purpose, on top of `env`: part of what an idempotency token compares.
     #[serde(default)]
     pub set_env: BTreeMap<String, Bytes>,
+    /// What it can be called by wherever an id is taken. Several may have the same.
     #[serde(default)]
     pub name: Option<String>,
     #[serde(default)]
@@ -340,7 +341,9 @@ pub struct ErrorInfo {
     pub message: String,
 }
 
-/// A task is named by its id or by an unambiguous beginning of it.
+/// A task is named by its id, by an unambiguous beginning of it, or by its name: that means the one live task of that name, or
+/// else the last that was started with it. What can be an id is taken as one first. So it is in every call that takes the id of a
+/// task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetParams {

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const INDEX_RECORD_BYTES: usize = 16;
 
+/// No segment is full before it has so many bytes, of output or of index.
+pub(crate) const SMALLEST_SEGMENT_BYTES: u64 = 64 * 1024;
+
 /// A run is given a new time at most this often, so that a stream without pause does not fill the index.
 pub(crate) const RUN_TIME_MS: i64 = 100;
 

@@ -6,7 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::layout::{INDEX_RECORD_BYTES, RUN_TIME_MS, Run, Stream, data_path, index_path, segment_starts};
+use crate::layout::{
+    INDEX_RECORD_BYTES, RUN_TIME_MS, Run, SMALLEST_SEGMENT_BYTES, Stream, data_path, index_path,
+    segment_starts,
+};
 use crate::memory::MemoryLog;
 
 /// A range of offsets that is not there, `[from, to)`.
@@ -63,6 +66,19 @@ impl LogReader {
             }
         }
         let end = segments.last().map_or(0, |segment| segment.end);
+        Ok(Self { place: Place::Dir(dir.to_owned()), segments, end })
+    }
+
+    /// As `open`, for somebody who looks at many logs and reads none: one look or two, where that is enough. Who has written
+    /// nothing has no directory; a log whose first segment is not full has no second, but for a disk that failed under the first.
+    pub fn glance(dir: &Path) -> io::Result<Self> {
+        let first = dir.exists().then(|| data_path(dir, 0).metadata());
+        let end = match first {
+            None => 0,
+            Some(Ok(metadata)) if !may_be_full(dir, metadata.len()) => metadata.len(),
+            Some(_) => return Self::open(dir),
+        };
+        let segments = if end == 0 { Vec::new() } else { vec![Segment { start: 0, end }] };
         Ok(Self { place: Place::Dir(dir.to_owned()), segments, end })
     }
 
@@ -224,6 +240,15 @@ impl LogReader {
         }
         Ok(self.first())
     }
+}
+
+/// Whether a first segment with so many bytes may have another behind it. It is full by its bytes, or by its index when the
+/// streams alternate; that has at most a record for every byte.
+fn may_be_full(dir: &Path, data_bytes: u64) -> bool {
+    let index_bytes = || index_path(dir, 0).metadata().map_or(u64::MAX, |metadata| metadata.len());
+    data_bytes >= SMALLEST_SEGMENT_BYTES
+        || (data_bytes >= SMALLEST_SEGMENT_BYTES / INDEX_RECORD_BYTES as u64
+            && index_bytes() >= SMALLEST_SEGMENT_BYTES)
 }
 
 /// Adds a piece, joining it to the one before when they lie together and say the same.

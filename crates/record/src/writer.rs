@@ -7,13 +7,14 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::layout::{INDEX_RECORD_BYTES, RUN_TIME_MS, Run, Stream, data_path, index_path};
+use crate::layout::{
+    INDEX_RECORD_BYTES, RUN_TIME_MS, Run, SMALLEST_SEGMENT_BYTES, Stream, data_path, index_path,
+};
 use crate::memory::MemoryLog;
 
 /// After so many gaps nothing more is written: the list of gaps is bounded too.
 const MAX_GAPS: usize = 1_000;
 
-const SMALLEST_SEGMENT_BYTES: u64 = 64 * 1024;
 const LARGEST_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The smallest limit that still keeps a head and a tail.

@@ -49,6 +49,10 @@ fn flat(pieces: &[Piece]) -> Vec<(u64, Stream, u8)> {
     pieces.iter().flat_map(bytes).collect()
 }
 
+fn sums(log: &LogReader) -> (u64, u64, Vec<[u64; 2]>) {
+    (log.end(), log.first(), log.gaps())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -157,6 +161,7 @@ proptest! {
         let reader = LogReader::open(dir.path()).unwrap();
         prop_assert_eq!(reader.end(), all.len() as u64);
         prop_assert_eq!(reader.gaps(), log.gaps());
+        prop_assert_eq!(sums(&LogReader::glance(dir.path()).unwrap()), sums(&reader));
         let slice = reader.read(0, usize::MAX, None).unwrap();
         prop_assert_eq!(&slice.gaps, &reader.gaps());
         let gap_bytes: u64 = slice.gaps.iter().map(|gap| gap[1] - gap[0]).sum();
@@ -215,6 +220,30 @@ proptest! {
         cut_at_character(&mut slice);
         prop_assert!(slice.next > 0 && next - slice.next <= 3);
     }
+}
+
+// proves O1: also where the index is larger than what it speaks of
+#[test]
+fn a_glance_finds_the_sums_that_a_look_finds() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES, 0);
+    let compare = || {
+        let [glance, look] =
+            [LogReader::glance, LogReader::open].map(|open| sums(&open(dir.path()).unwrap()));
+        assert_eq!(glance, look);
+        look.0
+    };
+    assert_eq!(compare(), 0);
+    for written in 1..=10_000 {
+        let stream = if written % 2 == 0 { Stream::Stderr } else { Stream::Stdout };
+        log.append(stream, 0, b"x");
+        // Around the end of the first segment and of the second, and now and then.
+        if written % 4_096 <= 2 || written % 500 == 0 {
+            assert_eq!(compare(), written);
+        }
+    }
+    std::fs::remove_file(dir.path().join("0000000000000000.out")).unwrap();
+    assert_eq!(compare(), 10_000);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use clap_complete::Shell;
 
+use super::limits::number;
 use crate::duration::parse as duration;
 
 #[derive(Args, Debug)]
@@ -36,7 +37,7 @@ pub(crate) struct EventsArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Only events with a higher number
-    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "SEQ", value_parser = number, default_value_t = 0, hide_default_value = true)]
     pub(crate) after: u64,
     /// Only what happened to this task
     #[arg(long, value_name = "ID")]

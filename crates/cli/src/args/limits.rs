@@ -29,7 +29,12 @@ pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     duration::parse(text).map(Limit::After).map_err(|help| format!("{help}, or none"))
 }
 
-/// What a task may use.
+/// A count, or a place in something that is counted.
+pub(crate) fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number such as 20".to_owned())
+}
+
+// What a task may use. No doc comment: that would be taken for what the command does.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct BudgetArgs {
     /// Stop it when it has written more than this in all
@@ -39,6 +44,6 @@ pub(crate) struct BudgetArgs {
     #[arg(long = "max-memory", value_name = "SIZE", value_parser = duration::parse_size)]
     pub(crate) memory: Option<u64>,
     /// Stop it when it has more processes than this, threads counted as well
-    #[arg(long = "max-processes", value_name = "N")]
+    #[arg(long = "max-processes", value_name = "N", value_parser = number)]
     pub(crate) processes: Option<u64>,
 }

@@ -43,7 +43,7 @@ pub(crate) enum OnEnd {
     Keep,
 }
 
-/// What a session can be opened with.
+// What a session can be opened with. No doc comment: that would be taken for what the command does.
 #[derive(Args, Debug)]
 pub(crate) struct PolicyArgs {
     /// A name to know it by

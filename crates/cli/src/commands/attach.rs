@@ -41,6 +41,7 @@ fn ended(task: &TaskInfo, context: &mut Context) -> Result<u8, CliError> {
         id: task.id.clone(),
         follow: false,
         after: None,
+        head: None,
         tail: Some(LINES),
         stream: None,
         grep: None,
@@ -49,7 +50,7 @@ fn ended(task: &TaskInfo, context: &mut Context) -> Result<u8, CliError> {
         raw: false,
         json: false,
     };
-    logs::run(&args, context)?;
+    logs::run(args, context)?;
     context.out.flush()?;
     context.note(&format!("belay: {} has ended: {}", task.id, outcome::sentence(task)));
     Ok(outcome::exit_code(task))

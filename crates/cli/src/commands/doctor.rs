@@ -13,7 +13,7 @@ use crate::args::DoctorArgs;
 use crate::context::{self, Context};
 use crate::error::{CliError, system_text};
 use crate::ui::style::Style;
-use crate::ui::text::one_line;
+use crate::ui::text::{one_line, wrap};
 
 pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<u8, CliError> {
     let findings = look();
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<u8, CliErr
     if args.json {
         context.out.json(&DoctorResult { findings })?;
     } else {
-        context.out.text(&render(&findings, context.term.colour_out))?;
+        context.out.text(&render(&findings, context.term.width, context.term.colour_out))?;
     }
     Ok(u8::from(sick))
 }
@@ -135,8 +135,19 @@ fn trouble(error: ClientError) -> Finding {
     finding(Verdict::Problem, "daemon", message, hint)
 }
 
-pub(crate) fn render(findings: &[Finding], colour: bool) -> String {
+/// What a finding says begins here.
+const MARGIN: usize = 22;
+
+/// The word before a hint.
+const HINT: usize = "hint: ".len();
+
+/// However narrow the terminal is.
+const LEAST_COLUMNS: usize = 20;
+
+pub(crate) fn render(findings: &[Finding], width: Option<usize>, colour: bool) -> String {
     let mut text = String::new();
+    let room = |used: usize| width.map(|width| width.saturating_sub(used).max(LEAST_COLUMNS));
+    let next = format!("\n{:MARGIN$}", "");
     for finding in findings {
         let (mark, style) = match finding.verdict {
             Verdict::Ok => ("ok", Style::Good),
@@ -145,10 +156,12 @@ pub(crate) fn render(findings: &[Finding], colour: bool) -> String {
             Verdict::Problem => ("problem", Style::Bad),
         };
         let mark = style.paint(&format!("{mark:<8}"), colour);
-        let _ = writeln!(text, "{mark} {:<12} {}", one_line(&finding.topic), one_line(&finding.message));
+        let message = wrap(&one_line(&finding.message), room(MARGIN)).join(&next);
+        let _ = writeln!(text, "{mark} {:<12} {message}", one_line(&finding.topic));
         if let Some(hint) = &finding.hint {
             let word = Style::Hint.paint("hint:", colour);
-            let _ = writeln!(text, "{:22}{word} {}", "", one_line(hint));
+            let hint = wrap(&one_line(hint), room(MARGIN + HINT)).join(&format!("{next}{:HINT$}", ""));
+            let _ = writeln!(text, "{:MARGIN$}{word} {hint}", "");
         }
     }
     let count = |wanted| findings.iter().filter(|finding| finding.verdict == wanted).count();

@@ -8,6 +8,7 @@ use belay_protocol::daemon::{StatusParams, StopDaemonResult, StopParams};
 use belay_protocol::methods::{DaemonStatus, DaemonStop};
 
 use crate::args::DownArgs;
+use crate::commands::status::Present;
 use crate::commands::stop;
 use crate::context::Context;
 use crate::duration::millis;
@@ -27,7 +28,12 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
             context.connect()?
         }
         Err(error) if error.is_absent() => {
-            context.note("No daemon is running.");
+            if args.json {
+                let nothing = StopDaemonResult { receipts: Vec::new(), left_running: 0 };
+                context.out.json(&Present { running: false, more: &nothing })?;
+            } else {
+                context.note("No daemon is running.");
+            }
             return Ok(0);
         }
         Err(error) => return Err(error.into()),
@@ -44,7 +50,7 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
     // command meets no half-gone daemon.
     let gone = is_gone(&mut client, Instant::now() + LEAVING);
     if args.json {
-        context.out.json(&result)?;
+        context.out.json(&Present { running: !gone, more: &result })?;
     } else {
         context.out.text(&render(&result, gone))?;
     }

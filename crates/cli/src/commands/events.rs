@@ -1,28 +1,37 @@
 //! `belay events`: what happened, in order, from any number on.
 
-use std::fmt::Write as _;
+mod words;
+
 use std::time::Duration;
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
 use belay_protocol::event::{EventInfo, Filter, FollowParams, ReadParams};
 use belay_protocol::methods::{EventFollow, EventRead, notify};
-use serde_json::Value;
+use belay_protocol::task::Status;
+use serde::Deserialize as _;
 
 use crate::args::EventsArgs;
 use crate::context::Context;
 use crate::error::{CliError, Kind};
+use crate::outcome;
 use crate::ui::style::Style;
 use crate::ui::text::{cut, one_line, width};
+
+/// As wide as the id of a task.
+const ID_COLUMNS: usize = 19;
 
 /// How often a daemon may go away without having sent anything before we give up.
 const MAX_FRUITLESS: u32 = 5;
 
-pub(crate) fn run(args: &EventsArgs, context: &mut Context) -> Result<u8, CliError> {
+pub(crate) fn run(mut args: EventsArgs, context: &mut Context) -> Result<u8, CliError> {
+    if let Some(task) = &mut args.task {
+        *task = context.task_id(task)?;
+    }
     if args.follow {
-        follow(args, context)?;
+        follow(&args, context)?;
     } else {
-        read(args, context)?;
+        read(&args, context)?;
     }
     Ok(0)
 }
@@ -123,39 +132,39 @@ fn show(event: &EventInfo, json: bool, context: &mut Context) -> Result<(), CliE
     }
 }
 
-/// One event on one line: number, time, type, task, and what is special to it.
+/// One event on one line. In a file it can be searched by its type; a terminal has no room for that, nor for more of the time than
+/// one reads.
 pub(crate) fn line(event: &EventInfo, limit: Option<usize>, colour: bool) -> String {
-    let head = format!("{:>6}  {}  ", event.seq, event.at);
-    let kind = format!("{:<20}", one_line(&event.kind));
-    let mut rest = event.task.as_deref().or(event.session.as_deref()).unwrap_or("-").to_owned();
-    for (name, value) in event.more.iter().filter(|(_, value)| !value.is_null()) {
-        let _ = write!(rest, "  {name}={}", value_text(value));
-    }
-    let rest = one_line(&rest).into_owned();
+    let about = event.task.as_deref().or(event.session.as_deref()).unwrap_or("-");
+    let about = format!("{:<ID_COLUMNS$}  ", one_line(about));
+    let words = words::words(event);
+    let (words, style) = (one_line(&words), kind_style(event));
+    let at = event.at.to_string();
     let Some(limit) = limit else {
-        return format!("{head}{}  {rest}", kind_style(event).paint(&kind, colour));
+        return format!(
+            "{:>6}  {at}  {:<18}  {about}{}",
+            event.seq,
+            one_line(&event.kind),
+            style.paint(&words, colour)
+        );
     };
-    let head = cut(&head, limit).into_owned();
-    let kind = cut(&kind, limit - width(&head)).into_owned();
-    let room = limit - width(&head) - width(&kind);
-    let rest = cut(&rest, room.saturating_sub(2)).into_owned();
-    let gap = if rest.is_empty() { "" } else { "  " };
-    format!("{head}{}{gap}{rest}", kind_style(event).paint(&kind, colour))
-}
-
-fn value_text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+    let (day, time) = (at.get(5..10).unwrap_or_default(), at.get(11..19).unwrap_or_default());
+    let head = format!("{:>6}  {day} {time}Z  {about}", event.seq);
+    let head = cut(&head, limit);
+    let words = cut(&words, limit - width(&head));
+    format!("{head}{}", style.paint(&words, colour))
 }
 
 fn kind_style(event: &EventInfo) -> Style {
     match event.kind.as_str() {
+        "task.ended" => {
+            let status = event.more.get("status").and_then(|status| Status::deserialize(status).ok());
+            status.map_or(Style::Plain, outcome::status_style)
+        }
         "task.started" | "task.adopted" | "task.recovered" => Style::Good,
         "task.stopping" | "task.attempt_ended" | "task.stalled" | "session.lapsed" | "session.ending"
         | "lane.queued" | "daemon.stopping" => Style::Busy,
-        "daemon.notice" | "lane.fenced" => Style::Bad,
+        "lane.fenced" => Style::Bad,
         _ => Style::Plain,
     }
 }

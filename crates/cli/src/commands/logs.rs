@@ -1,6 +1,7 @@
 //! `belay logs`: what a task wrote, read by absolute offset, followed, or searched.
 
 mod brief;
+mod head;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use belay_protocol::output::{
     StreamName,
 };
 
+use self::head::Head;
 use crate::args::{LogsArgs, Stream};
 use crate::context::Context;
 use crate::cursor::{Cursor, Piece, gap_text};
@@ -20,7 +22,9 @@ use crate::ui::filter::Filter;
 /// How often a daemon may go away without having sent anything before we give up.
 const MAX_FRUITLESS: u32 = 5;
 
-pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<u8, CliError> {
+pub(crate) fn run(mut args: LogsArgs, context: &mut Context) -> Result<u8, CliError> {
+    args.id = context.task_id(&args.id)?;
+    let args = &args;
     if let Some(budget) = args.brief {
         return brief::run(args, budget, context);
     }
@@ -94,14 +98,14 @@ fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), C
         stream: stream(args),
         text: args.json,
     };
-    let mut end = None;
+    let (mut head, mut end) = (Head::new(args.head), None);
     loop {
         let page = client.call::<OutputRead>(&params)?;
-        show.pieces(cursor.take(page.chunks, &page.gaps, page.next), context)?;
+        show.pieces(head.cut(cursor.take(page.chunks, &page.gaps, page.next)), context)?;
         // What was there when we began; a noisy task would never let us end otherwise.
         let end = *end.get_or_insert(page.bytes);
         let stuck = params.from == Begin::Offset(page.next);
-        if page.eof || page.next >= end || stuck {
+        if page.eof || page.next >= end || stuck || head.is_over() {
             return Ok(());
         }
         params.from = Begin::Offset(page.next);
@@ -169,12 +173,17 @@ fn grep(args: &LogsArgs, pattern: &str, context: &mut Context) -> Result<u8, Cli
         cursor: None,
     };
     let mut groups = Groups::new(args.context > 0);
-    let mut matched = false;
+    let (mut head, mut matched) = (Head::new(args.head), false);
     loop {
-        let page = client.call::<OutputSearch>(&params)?;
+        let mut page = client.call::<OutputSearch>(&params)?;
+        let over = head.keep(&mut page.lines, args.context);
+        if over {
+            let end = page.lines.last().map_or(0, |found| found.line.offset);
+            page.gaps.retain(|gap| gap[1] <= end);
+        }
         matched |= page.lines.iter().any(|found| found.line.matched);
         show_page(&page, args.json, &mut groups, context)?;
-        if page.complete {
+        if page.complete || over {
             return Ok(u8::from(!matched));
         }
         if page.next.is_none() || page.next == params.cursor {

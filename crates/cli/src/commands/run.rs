@@ -45,7 +45,9 @@ fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u
     }
     context.out.flush()?;
     if failed {
-        return Err(CliError::no(format!("{} {}", task.id, outcome::sentence(&task))));
+        context.complain(&CliError::no(format!("{} {}", task.id, outcome::sentence(&task))));
+        // As if it had been waited for: a script need not ask how it was started.
+        return Ok(outcome::exit_code(&task));
     }
     if !json {
         if let Some(line) = &task.line {

@@ -24,28 +24,29 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &SendArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
+    let id = &context.task_id(&args.id)?;
     if !args.key.is_empty() {
-        needs_terminal(&mut client, &args.id)?;
+        needs_terminal(&mut client, id)?;
     }
     match args.text.as_deref() {
-        Some(dash) if dash == "-" => forward(context, &mut client, &args.id)?,
+        Some(dash) if dash == "-" => forward(context, &mut client, id)?,
         Some(text) => {
             let mut data = text.as_bytes().to_vec();
             if !args.no_newline && args.key.is_empty() {
                 data.push(b'\n');
             }
             for piece in data.chunks(CHUNK_BYTES) {
-                write(context, &mut client, &args.id, piece, false)?;
+                write(context, &mut client, id, piece, false)?;
             }
         }
         None => {}
     }
     let keys: Vec<u8> = args.key.iter().flat_map(|key| key.0.iter().copied()).collect();
     for piece in keys.chunks(CHUNK_BYTES) {
-        write(context, &mut client, &args.id, piece, false)?;
+        write(context, &mut client, id, piece, false)?;
     }
     if args.eof {
-        write(context, &mut client, &args.id, &[], true)?;
+        write(context, &mut client, id, &[], true)?;
     }
     Ok(0)
 }

@@ -6,6 +6,7 @@ use belay_client::Client;
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::{StatusParams, StatusResult};
 use belay_protocol::methods::DaemonStatus;
+use serde::Serialize;
 
 use crate::args::StatusArgs;
 use crate::context::{self, Context};
@@ -14,19 +15,35 @@ use crate::ui::human;
 use crate::ui::style::Style;
 use crate::ui::text::one_line;
 
+/// What scripts are told: whether there is a daemon, and what it has answered.
+#[derive(Debug, Serialize)]
+pub(crate) struct Present<'a, T> {
+    pub(crate) running: bool,
+    #[serde(flatten)]
+    pub(crate) more: &'a T,
+}
+
+/// There is no more to say of one that is not there.
+#[derive(Debug, Serialize)]
+struct Nothing {}
+
 pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = match Client::connect_if_alive(&context.places()?) {
         Ok(client) => client,
         Err(error) if error.is_absent() => {
-            context.note("No daemon is running.");
-            context.hint("any command that needs one starts it; so does `belay up`");
+            if args.json {
+                context.out.json(&Present { running: false, more: &Nothing {} })?;
+            } else {
+                context.note("No daemon is running.");
+                context.hint("any command that needs one starts it; so does `belay up`");
+            }
             return Ok(1);
         }
         Err(error) => return Err(error.into()),
     };
     let status = client.call::<DaemonStatus>(&StatusParams {})?;
     if args.json {
-        context.out.json(&status)?;
+        context.out.json(&Present { running: true, more: &status })?;
     } else {
         context.out.text(&render(&status, context::now(), context.term.colour_out))?;
     }

@@ -90,6 +90,9 @@ fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), C
     } else {
         context.out.flush()?;
         context.note(&line(stopped));
+        if stopped.result == StopVerdict::NotFound {
+            context.way_out("belay ps -a lists them; ended ones are removed by the rules of retention");
+        }
     }
     if let Some(fence) = stopped.fenced.as_ref().filter(|_| !json) {
         context.out.flush()?;
@@ -107,7 +110,7 @@ pub(crate) fn line(stopped: &StopResult) -> String {
     let receipt = stopped.receipt.as_ref().map(outcome::receipt);
     match stopped.result {
         StopVerdict::NotFound if id.is_empty() => "an empty id names no task".to_owned(),
-        StopVerdict::NotFound => format!("{id} not found: there is no such task"),
+        StopVerdict::NotFound => format!("{id} not found: there is no task with that id or name"),
         StopVerdict::NotPermitted => format!("{id} not permitted: this task is not yours to stop"),
         StopVerdict::AlreadyEnded if stopped.status == Some(Status::Completed) => {
             format!("{id} already ended: {status} (exit 0)")

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &WaitArgs, context: &mut Context) -> Result<u8, CliError
     let waiting = Waiting {
         args,
         deadline: args.timeout.map(|limit| Instant::now() + limit),
-        cursors: RefCell::default(),
+        begun: RefCell::default(),
     };
     let mut codes = Vec::new();
     many::each::<TaskWait>(
@@ -55,12 +55,15 @@ pub(crate) fn run(args: &WaitArgs, context: &mut Context) -> Result<u8, CliError
 struct Waiting<'a> {
     args: &'a WaitArgs,
     deadline: Option<Instant>,
-    /// How far the output of each task has been looked through.
-    cursors: RefCell<HashMap<String, SearchCursor>>,
+    /// Of those that are asked about again: the id, because a name may mean another one by then, and how far the output has been
+    /// looked through.
+    begun: RefCell<HashMap<String, (String, Option<SearchCursor>)>>,
 }
 
 impl Waiting<'_> {
-    fn params(&self, id: &str) -> WaitParams {
+    fn params(&self, text: &str) -> WaitParams {
+        let begun = self.begun.borrow().get(text).cloned();
+        let (id, cursor) = begun.unwrap_or_else(|| (text.to_owned(), None));
         let left =
             self.deadline.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()).min(LONGEST));
         let matching = self.args.matching.clone().map(|pattern| MatchParams {
@@ -70,13 +73,13 @@ impl Waiting<'_> {
                 Stream::Stdout => StreamName::Stdout,
                 Stream::Stderr => StreamName::Stderr,
             }),
-            cursor: self.cursors.borrow().get(id).copied(),
+            cursor,
         });
         WaitParams {
             timeout_ms: Some(millis(left)),
             matching,
             silence_ms: self.args.silence.map(millis),
-            ..WaitParams::for_end(id)
+            ..WaitParams::for_end(&id)
         }
     }
 
@@ -100,8 +103,8 @@ impl Waiting<'_> {
         };
         let over = self.deadline.is_some_and(|at| Instant::now() >= at);
         if waited.met == Met::Timeout && !over {
-            let next = waited.next.map(|next| (id.to_owned(), next.cursor));
-            self.cursors.borrow_mut().extend(next);
+            let cursor = waited.next.map(|next| next.cursor);
+            self.begun.borrow_mut().insert(id.to_owned(), (waited.id, cursor));
             return Ok(None);
         }
         if self.args.json {

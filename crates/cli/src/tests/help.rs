@@ -45,10 +45,65 @@ fn help_of_what_config_does() {
     insta::assert_snapshot!("help-config-actions", helps.join("\n---\n\n"));
 }
 
+/// Compares each command below this one with its line in the list, and so on below those. Says how many there are.
+fn compare_with_list(list: &str, command: &mut clap::Command) -> usize {
+    let mut compared = 0;
+    for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+        let name = format!("  {} ", sub.get_name());
+        let line = list.lines().find_map(|line| line.strip_prefix(&name)).map(str::trim);
+        let (help, long) = (sub.render_help().to_string(), sub.render_long_help().to_string());
+        assert_eq!([help.lines().next(), long.lines().next()], [line; 2], "{name}");
+        compared += 1 + compare_with_list(&help, sub);
+    }
+    compared
+}
+
+#[test]
+fn the_help_of_a_command_begins_with_its_line_in_the_list() {
+    // As it is asked for: without what each of them takes.
+    let list = args::command().term_width(1000).render_help().to_string();
+    let mut whole = args::command().term_width(1000);
+    whole.build();
+    let compared = compare_with_list(&list, &mut whole);
+    assert!(compared > args::NAMES.len() + 10, "{compared}");
+}
+
 #[test]
 fn what_does_not_fit_is_refused_and_named() {
     insta::assert_snapshot!(refused(&["run", "--timeout", "5x", "true"]), @r#"
     error: invalid value '5x' for '--timeout <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d, or none
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "--timeout", "-5s", "true"]), @r#"
+    error: invalid value '-5s' for '--timeout <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d, or none
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "--max-memory", "-1G", "true"]), @r#"
+    error: invalid value '-1G' for '--max-memory <SIZE>': write a size as 4096, 64KiB, 10MiB or 1GB
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["run", "--retry", "-1", "true"]), @r#"
+    error: invalid value '-1' for '--retry <N>': -1 is not in 1..=1000
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["sessions", "open", "--lease", "-1m"]), @r#"
+    error: invalid value '-1m' for '--lease <DURATION>': write a duration as 500ms, 10s, 5m, 2h, 1h30m or 7d
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["logs", "sh-1", "--head", "-3"]), @r#"
+    error: invalid value '-3' for '--head <LINES>': write a whole number such as 20
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(refused(&["logs", "sh-1", "--head", "3", "--tail", "3"]), @r#"
+    error: the argument '--head <LINES>' cannot be used with '--tail <LINES>'
+
+    Usage: belay logs --head <LINES> <ID>
 
     For more information, try '--help'.
     "#);

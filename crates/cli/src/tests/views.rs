@@ -5,7 +5,6 @@ use belay_protocol::config::{ConfigItem, Counts, GetResult, SetResult};
 use belay_protocol::daemon::{
     BudgetsHeld, ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
 };
-use belay_protocol::event::EventInfo;
 use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{Line, SearchLine, StreamName};
 use belay_protocol::shell::{LineVerdict, ReadResult};
@@ -13,11 +12,10 @@ use belay_protocol::task::{
     AttemptInfo, ClockInfo, Health, ProcessInfo, RemoveResult, StallEvidence, StallInfo, Status, StopResult,
     StopVerdict, StoppingInfo, TaskInfo,
 };
-use unicode_width::UnicodeWidthStr as _;
 
 use super::samples::{NOW, before, cancelled, crowded, died, exited, failed_receipt, receipt, running};
 use crate::commands::run::explained;
-use crate::commands::{config, doctor, down, events, gc, inspect, logs, ps, rm, status, stop, up, wait};
+use crate::commands::{config, doctor, down, gc, inspect, logs, ps, rm, status, stop, up, wait};
 
 #[test]
 fn ps_for_a_terminal() {
@@ -140,7 +138,7 @@ fn receipts() {
     3  sh-4f stop failed: SIGTERM to 3 processes, SIGKILL to 0 processes (1 refused), not empty after 15.3 s, 1 process survives: 4712 (uid 0) sudo sleep 1000
     0  sh-4f already ended: completed (exit 0)
     0  sh-4f already ended: timed out
-    1  sh-4f not found: there is no such task
+    1  sh-4f not found: there is no task with that id or name
     1  sh-4f not permitted: this task is not yours to stop
     "#);
     let result = StopDaemonResult { receipts: answers[..1].to_vec(), left_running: 2 };
@@ -164,19 +162,6 @@ fn single_lines() {
     "#);
     (result.dry_run, result.removed) = (false, Vec::new());
     insta::assert_snapshot!(gc::render(&result), @"0 tasks and 40 events removed, 3.0 MiB freed");
-}
-
-#[test]
-fn event_lines() {
-    let event: EventInfo = serde_json::from_str(
-        r#"{"seq":17,"at":"2026-01-31T12:00:00.000Z","type":"task.ended","task":"sh-4f","status":"failed",
-            "exit_code":2,"reason":"a\nb"}"#,
-    )
-    .unwrap();
-    insta::assert_snapshot!(events::line(&event, None, false), @"    17  2026-01-31T12:00:00.000Z  task.ended            sh-4f  exit_code=2  reason=a␊b  status=failed");
-    for width in 1..120 {
-        assert!(events::line(&event, Some(width), false).width() <= width);
-    }
 }
 
 fn daemon_status() -> StatusResult {
@@ -232,8 +217,15 @@ fn findings() {
         finding(Verdict::Warning, "containment", "no cgroup", Some("systemd-run --user --scope belay up")),
         finding(Verdict::Problem, "disk", "the disk is full", Some("belay gc --all")),
     ];
-    insta::assert_snapshot!("doctor", doctor::render(&findings, false));
-    insta::assert_snapshot!(doctor::render(&findings[..1], false), @r#"
+    let long = finding(
+        Verdict::Warning,
+        "limits",
+        "a budget of memory or processes is looked at four times a second, and can be exceeded for a moment",
+        Some("run the daemon where it may make cgroups: as root, or below a delegated one of your own"),
+    );
+    insta::assert_snapshot!("doctor_narrow", doctor::render(&[long], Some(64), false));
+    insta::assert_snapshot!("doctor", doctor::render(&findings, None, false));
+    insta::assert_snapshot!(doctor::render(&findings[..1], None, false), @r#"
     ok       home         /home/ada/.local/state/belay
     All is well.
     "#);

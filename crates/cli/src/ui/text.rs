@@ -61,6 +61,32 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
+/// The text in lines of so many columns, broken between words where it can be. Without a limit it is one line.
+pub(crate) fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![text.to_owned()] };
+    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
+    for word in text.split(' ') {
+        if used > 0 && used + 1 + width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+            used = 0;
+        } else if used > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        for c in word.chars() {
+            // A word that is longer than a line is broken anywhere.
+            if used > 0 && used + char_width(c) > columns {
+                lines.push(std::mem::take(&mut line));
+                used = 0;
+            }
+            line.push(c);
+            used += char_width(c);
+        }
+    }
+    lines.push(line);
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -74,7 +100,23 @@ mod tests {
         assert_eq!(one_line("plain"), "plain");
     }
 
+    #[test]
+    fn lines_are_broken_between_words_and_long_words_anywhere() {
+        assert_eq!(wrap("one two three", None), ["one two three"]);
+        assert_eq!(wrap("one two three", Some(7)), ["one two", "three"]);
+        assert_eq!(wrap("a /very/long/path b", Some(6)), ["a", "/very/", "long/p", "ath b"]);
+    }
+
     proptest! {
+        #[test]
+        fn a_wrapped_text_fits_and_loses_nothing(text in any::<String>(), columns in 2_usize..40) {
+            let line = one_line(&text).into_owned();
+            let lines = wrap(&line, Some(columns));
+            prop_assert!(lines.iter().all(|line| width(line) <= columns), "{lines:?}");
+            let without = |text: &str| text.replace(' ', "");
+            prop_assert_eq!(without(&lines.concat()), without(&line));
+        }
+
         #[test]
         fn a_cut_text_fits(text in any::<String>(), columns in 0_usize..40) {
             let line = one_line(&text).into_owned();

@@ -242,7 +242,8 @@ fn is_wanted(only: &Filter, row: &EventRow) -> bool {
 fn check_position(after: u64, first: u64, last: u64) -> Result<(), RpcError> {
     if after > last {
         let message = format!("event {after} has not happened yet: the last one is {last}");
-        return Err(RpcError::invalid("after", message).from_position(last));
+        let hint = format!("go on with after = {last}; belay events -f --after {last} shows what comes");
+        return Err(RpcError::invalid("after", message).hint(hint).from_position(last));
     }
     if after != 0 && after + 1 < first {
         let message = format!("events up to {} have been removed by the rules of retention", first - 1);

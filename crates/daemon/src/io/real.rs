@@ -82,6 +82,10 @@ impl World for RealWorld {
         LogReader::open(dir)
     }
 
+    fn log_at_a_glance(&self, dir: &Path) -> io::Result<LogReader> {
+        LogReader::glance(dir)
+    }
+
     fn memory_log(&self, shim: ProcessId, numbers: [i32; 2]) -> io::Result<MemoryLog> {
         MemoryLog::open(shim.pid, numbers)
     }

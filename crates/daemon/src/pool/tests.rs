@@ -42,6 +42,9 @@ impl World for OneShim {
     fn log(&self, _: &Path) -> io::Result<LogReader> {
         Err(io::ErrorKind::NotFound.into())
     }
+    fn log_at_a_glance(&self, _: &Path) -> io::Result<LogReader> {
+        Err(io::ErrorKind::NotFound.into())
+    }
     fn memory_log(&self, _: ProcessId, _: [i32; 2]) -> io::Result<MemoryLog> {
         Err(io::ErrorKind::NotFound.into())
     }

@@ -16,10 +16,12 @@ impl Shim {
     pub(super) fn say(&mut self, message: &FromShim) {
         let can_wait = match message {
             FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
-            // Whoever waited for the task is answered with it.
-            FromShim::Life(LifeItem { event: LifeEvent::Detach { .. }, .. }) => false,
-            // While they die, the daemon has time to write down what has led to it.
-            FromShim::Life(LifeItem { event: LifeEvent::Signalled { .. }, .. }) => false,
+            // Whoever waited for the task is answered with a detach; and while a tree dies of a signal, the daemon has time to
+            // write down what has led to it.
+            FromShim::Life(LifeItem {
+                event: LifeEvent::Detach { .. } | LifeEvent::Signalled { .. },
+                ..
+            }) => false,
             FromShim::Life(item) => item.end.is_none(),
             FromShim::Memory { .. } => true,
             _ => false,

@@ -1,0 +1,105 @@
+//! Names: wherever a task is named by its id, the name that it was given does as well, as long as one task is meant.
+
+use belay_protocol::ErrorKind;
+use belay_protocol::methods::{SessionOpen, TaskGet};
+use belay_protocol::session::OpenParams;
+use belay_protocol::task::{GetParams, StopResult, TaskInfo, WaitResult};
+use belay_testkit::World;
+
+use crate::support::{FOREVER, refused, world};
+
+fn named(world: &World, name: &str) -> String {
+    world.run_detached(["--name", name, "--", "sleep", FOREVER])
+}
+
+fn get(name: &str) -> GetParams {
+    GetParams { id: name.to_owned() }
+}
+
+// proves L8
+#[test]
+fn every_command_takes_the_name_of_a_task() {
+    let world = world();
+    let id = world.run_detached(["--name", "the web", "--stdin", "--", "cat"]);
+    world.belay(["send", "the web", "hello"]).ok();
+    let matched: WaitResult =
+        world.belay(["wait", "--json", "--match", "hello", "--timeout", "1m", "the web"]).ok().json();
+    let shown: TaskInfo = world.belay(["inspect", "--json", "the web"]).ok().json();
+    let detached: TaskInfo = world.belay(["detach", "--json", "the web"]).ok().json();
+    assert_eq!([matched.id, shown.id, detached.id], [id.as_str(); 3]);
+    assert_eq!(world.belay(["logs", "the web"]).ok().stdout, b"hello\n");
+    world.belay(["signal", "CONT", "the web"]).ok();
+    let attached = world.spawn(["attach", "the web"]);
+    attached.wait_for_stdout("its last lines", |said| said == b"hello\n");
+    let stopped: StopResult = world.belay(["stop", "--json", "the web"]).ok().json();
+    assert_eq!(stopped.id, id);
+    attached.finish();
+    let last = world.belay(["events", "--task", "the web", "--type", "task.ended"]).ok().line();
+    assert!(last.contains(&id), "{last}");
+    world.belay(["rm", "the web"]).ok();
+    assert_eq!(refused(world.client().call::<TaskGet>(&get("the web"))).data.kind, ErrorKind::NotFound);
+}
+
+// proves L8
+#[test]
+fn a_live_task_comes_first_then_the_newest_and_two_live_ones_are_told_apart_by_id() {
+    let world = world();
+    let [first, second] = [(); 2].map(|()| named(&world, "web"));
+    let both = world.belay(["stop", "web"]);
+    assert_eq!((both.code, both.stdout.as_slice()), (Some(1), &b""[..]));
+    let error = refused(world.client().call::<TaskGet>(&get("web")));
+    let mut ids = [first.clone(), second.clone()];
+    ids.sort_unstable();
+    assert_eq!(
+        (error.data.kind, error.message.as_str()),
+        (ErrorKind::Ambiguous, "2 live tasks have the name web")
+    );
+    assert_eq!(error.data.ids, ids);
+
+    world.belay(["stop", &second]).ok();
+    assert_eq!(world.inspect("web").id, first, "the live one, though the other is newer");
+    world.belay(["stop", "web"]).ok();
+    assert_eq!(world.inspect("web").id, second, "the newest of those that have ended");
+    world.kill_daemon();
+    assert_eq!(world.inspect("web").id, second, "also for the next daemon");
+}
+
+// proves L8, L6, X2
+#[test]
+fn an_id_is_no_name_and_nobody_is_told_of_names_beyond_what_is_theirs() {
+    let world = world();
+    let web = named(&world, "web");
+    // One that has the beginning of another's id for its name is not in that one's way.
+    named(&world, &web[..8]);
+    named(&world, &web);
+    assert_eq!([world.inspect(&web[..8]).id, world.inspect(&web).id], [web.as_str(); 2]);
+
+    let opened = world.client().call::<SessionOpen>(&OpenParams::default()).unwrap();
+    let mut inside = world.client_as(&opened.token);
+    assert_eq!(refused(inside.call::<TaskGet>(&get("web"))).data.kind, ErrorKind::NotFound);
+    let mut params = world.start_params(&["sleep", FOREVER]);
+    params.name = Some("web".to_owned());
+    let own = inside.call::<belay_protocol::methods::TaskStart>(&params).unwrap();
+    assert_eq!(inside.call::<TaskGet>(&get("web")).unwrap().id, own.id);
+    for hostile in ["", "\u{1b}[31m", "../../etc/passwd", &"x".repeat(10_000)] {
+        let error = refused(world.client().call::<TaskGet>(&get(hostile)));
+        assert_eq!(error.data.kind, ErrorKind::NotFound, "{error:?}");
+        assert!(error.message.len() < 100 && !error.message.contains('\u{1b}'), "{error:?}");
+    }
+}
+
+// proves L8, K4
+#[test]
+fn whoever_names_nobody_is_told_where_to_look() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let hint = " hint: belay ps -a lists them; ended ones are removed by the rules of retention\n";
+    for (verb, first) in [
+        ("stop", "nobody not found: there is no task with that id or name\n"),
+        ("inspect", "error: there is no task nobody\n"),
+        ("logs", "error: there is no task nobody\n"),
+    ] {
+        let said = world.belay([verb, "nobody"]);
+        assert_eq!((said.code, String::from_utf8(said.stderr).unwrap()), (Some(1), format!("{first}{hint}")));
+    }
+}
