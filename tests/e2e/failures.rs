@@ -109,7 +109,7 @@ fn what_an_ordinary_user_may_not_use_is_named() {
 fn a_detached_start_that_fails_says_so_and_gives_the_id() {
     let world = world();
     let said = world.belay(["run", "-d", "--", "/no/such/program"]);
-    assert_eq!(said.code, Some(1), "{said}");
+    assert_eq!(said.code, Some(127), "{said}");
     let id = said.line();
     let text = "could not be started: program: the program \"/no/such/program\" does not exist";
     assert_eq!(String::from_utf8_lossy(&said.stderr), format!("error: {id} {text}\n"));

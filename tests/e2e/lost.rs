@@ -247,11 +247,11 @@ fn whoever_waits_for_a_lost_task_is_told_at_once() {
     assert_eq!(late.line(), format!("{} already ended: lost", tree.id));
 }
 
-/// A process of ours that has just this number, which nobody else has; none where the kernel lets nobody choose.
+/// A process of ours that has just this number. None if somebody else has it meanwhile, and keeps it.
 #[expect(clippy::disallowed_methods, reason = "the innocent must be nobody's task")]
 fn born_as(pid: i32) -> Option<std::process::Child> {
     for _ in 0..1_000 {
-        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
         let mut child = std::process::Command::new("sleep").arg(FOREVER).spawn().unwrap();
         if child.id() == pid.unsigned_abs() {
             return Some(child);
@@ -260,36 +260,54 @@ fn born_as(pid: i32) -> Option<std::process::Child> {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    panic!("{pid} is always somebody else's");
+    None
+}
+
+/// A task whose leader and shim are dead and buried, without a daemon, and their numbers.
+fn dead_task(world: &World) -> (String, [i32; 2]) {
+    let task = world.inspect(&world.run_detached(["sleep", FOREVER]));
+    let numbers = [task.pid.unwrap(), task.held_by.unwrap().shim_pid];
+    world.kill_daemon();
+    for pid in [numbers[1], numbers[0]] {
+        end(look_at(pid).unwrap().identity);
+        wait_until("a free number", LONG, || {
+            // Only this one: other tests wait for children of theirs in the same process.
+            let _ = rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
+            look_at(pid).map_or(Ok(()), |seen| Err(format!("{seen:?}")))
+        });
+    }
+    (task.id, numbers)
 }
 
 // proves K8
 #[test]
 fn whoever_has_the_numbers_of_the_dead_is_left_alone() {
+    assert!(belay_testkit::is_root(), "only root may choose the number of a process");
     // Whoever is orphaned comes to us, and is buried by us: a number is free only then.
     belay_os::tree::become_subreaper().unwrap();
     for with_cgroup in ["on", "off"] {
         let world = builder().env("BELAY_CGROUP", with_cgroup).build();
-        let task = world.inspect(&world.run_detached(["sleep", FOREVER]));
-        let numbers = [task.pid.unwrap(), task.held_by.unwrap().shim_pid];
-        world.kill_daemon();
-        for pid in [numbers[1], numbers[0]] {
-            end(look_at(pid).unwrap().identity);
-            wait_until("a free number", LONG, || {
-                // Only this one: other tests wait for children of theirs in the same process.
-                let _ = rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
-                look_at(pid).map_or(Ok(()), |seen| Err(format!("{seen:?}")))
-            });
-        }
-        let innocent: Vec<_> = numbers.into_iter().filter_map(born_as).collect();
-        assert_eq!(innocent.len(), if belay_testkit::is_root() { 2 } else { 0 });
-        let stopped: StopResult = world.belay(["stop", "--kill", "--json", &task.id]).ok().json();
+        // Others are born here too, and one of them may have got a number for good: then another task has to die.
+        let (id, innocent) = wait_until("two with the numbers of the dead", LONG, || {
+            let (id, numbers) = dead_task(&world);
+            let innocent: Vec<_> = numbers.into_iter().filter_map(born_as).collect();
+            if innocent.len() == 2 {
+                return Ok((id, innocent));
+            }
+            innocent.into_iter().for_each(bury);
+            Err(format!("of {numbers:?} one is somebody else's"))
+        });
+        let stopped: StopResult = world.belay(["stop", "--kill", "--json", &id]).ok().json();
         assert_eq!((stopped.result, stopped.status), (StopVerdict::AlreadyEnded, Some(Status::Lost)));
         world.belay(["down", "--stop-tasks"]).ok();
         for mut child in innocent {
             assert_eq!(child.try_wait().unwrap(), None, "it had a number of the dead, and was killed for it");
-            child.kill().unwrap();
-            child.wait().unwrap();
+            bury(child);
         }
     }
+}
+
+fn bury(mut child: std::process::Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
