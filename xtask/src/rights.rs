@@ -36,7 +36,7 @@ fn missing(rights: Rights) -> Option<String> {
     };
     Some(format!(
         "{why}\n  what to do: run it as root of a machine or of a privileged container; what needs no rights is tested by\n  \
-         cargo test --workspace --exclude belay --exclude belay-os"
+         cargo test --workspace --exclude belay"
     ))
 }
 
