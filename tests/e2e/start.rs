@@ -8,7 +8,7 @@ use belay_protocol::daemon::StatusResult;
 use belay_protocol::methods::{EventFollow, TaskList, TaskStart, TaskStop, notify};
 use belay_protocol::task::{ListParams, Status, StopVerdict, TaskInfo};
 use belay_protocol::{ErrorKind, event};
-use belay_testkit::{LONG, Seen, World, freeze, look_at, wait_until};
+use belay_testkit::{Frozen, LONG, Seen, World, freeze, look_at, wait_until};
 
 use crate::support::{FOREVER, refused, stop_of, world};
 
@@ -178,21 +178,46 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
     assert_eq!(others(&world), []);
 }
 
-// proves S5
-#[test]
-fn a_start_that_is_stopped_before_its_pid_is_known_leaves_nobody() {
-    let world = world();
+/// A task whose start no shim has read: those that are ready stand still.
+fn start_unheard(world: &World, argv: &[&str]) -> (Client, Vec<Frozen>, TaskInfo) {
     let ready = wait_until("two shims that are ready", LONG, || {
         let (shims, status) = (world.shims(), { world.status() });
         if status.shims_ready == 2 && shims.len() == 2 { Ok(shims) } else { Err(format!("{status:?}")) }
     });
-    let frozen: Vec<_> = ready.iter().map(|shim| freeze(shim.identity.pid)).collect();
+    let frozen = ready.iter().map(|shim| freeze(shim.identity.pid)).collect();
     let mut starter = world.client();
-    starter.send::<TaskStart>(&world.start_params(&["sleep", FOREVER])).unwrap();
-    let task = wait_until("a task that is starting", LONG, || match all_tasks(&world).as_slice() {
+    starter.send::<TaskStart>(&world.start_params(argv)).unwrap();
+    let task = wait_until("a task that is starting", LONG, || match all_tasks(world).as_slice() {
         [task] if task.status == Status::Starting => Ok(task.clone()),
         other => Err(format!("{other:?}")),
     });
+    (starter, frozen, task)
+}
+
+/// What a daemon has said before it died is heard before the first word of the next.
+// proves S1, D1, D2
+#[test]
+fn a_start_that_its_shim_had_not_read_when_the_daemon_died_is_begun_once() {
+    let world = world();
+    let (_starter, frozen, task) =
+        start_unheard(&world, &["sh", "-c", &format!("echo begun; exec sleep {FOREVER}")]);
+    let shims: Vec<i32> = world.shims().iter().map(|shim| shim.identity.pid).collect();
+    world.kill_daemon();
+    // It reaches for the shim before it answers anybody.
+    assert_eq!(world.status().tasks_live, 1);
+    drop(frozen);
+    world.wait_for_output(&task.id, "its word", |said| said == b"begun\n");
+    let task = world.inspect(&task.id);
+    assert_eq!(task.status, Status::Running);
+    assert!(shims.contains(&task.held_by.unwrap().shim_pid), "another shim began it");
+    assert_eq!(world.events_of(&task.id), ["task.created", "task.adopted", "task.started"]);
+}
+
+// proves S5
+#[test]
+fn a_start_that_is_stopped_before_its_pid_is_known_leaves_nobody() {
+    let world = world();
+    let (_starter, frozen, task) = start_unheard(&world, &["sleep", FOREVER]);
     let mut order = stop_of(&task.id);
     order.wait = false;
     assert_eq!(world.stop(&order).result, StopVerdict::Accepted);
