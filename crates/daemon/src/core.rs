@@ -129,6 +129,8 @@ pub(crate) struct Task {
     pub(crate) caller_due: Option<TimerKey>,
     /// Its output, while it lies in the memory of its shim.
     pub(crate) memory: Option<Arc<MemoryLog>>,
+    /// Nothing of its output is on disk: its shim would have said so.
+    pub(crate) silent: bool,
     pub(crate) pending: Vec<u64>,
     pub(crate) follows: Vec<u64>,
 }
@@ -148,6 +150,7 @@ impl Task {
             caller: None,
             caller_due: None,
             memory: None,
+            silent: false,
             pending: Vec::new(),
             follows: Vec::new(),
         }

@@ -96,7 +96,8 @@ impl<W: World> Core<W> {
 
     pub(crate) fn output_grew(&mut self, shim: ShimId, bytes: u64) {
         let Some(task) = self.shims.get(&shim).and_then(|shim| shim.task.clone()) else { return };
-        let Some(task) = self.tasks.get(&task) else { return };
+        let Some(task) = self.tasks.get_mut(&task) else { return };
+        task.silent = false;
         let (follows, waits) = (task.follows.clone(), task.pending.clone());
         for follow in follows {
             self.pump(follow);

@@ -234,6 +234,7 @@ impl<W: World> Core<W> {
             // The shim holds it, and puts it on disk when it is detached; until then nobody can look.
             Some(Err(_)) | None => None,
         };
+        task.silent &= numbers.is_some();
     }
 
     /// A task has ended in the foreground: its output is kept while there is room, so that it can be looked at once more.
@@ -255,6 +256,8 @@ impl<W: World> Core<W> {
     pub(crate) fn output_of(&self, task: &Task) -> OutputInfo {
         let log = match &task.memory {
             Some(log) => LogReader::in_memory(Arc::clone(log)),
+            // A list of a thousand tasks does not look a thousand times for nothing.
+            None if task.silent => return OutputInfo::default(),
             None => self.world.log_at_a_glance(&self.config.task_dir(&task.entry.id)),
         };
         let on_disk = task.memory.is_none();

@@ -173,6 +173,7 @@ pub enum FromShim {
     /// Clean, and ready for a task.
     Ready,
     Life(LifeItem),
+    /// So much has been written by now. Said while somebody watches, and once when the first of it is on disk.
     Output {
         bytes: u64,
     },

@@ -134,7 +134,7 @@ impl<W: World> Core<W> {
         let id = entry.id.clone();
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);
-        let task = Task { start: Some(start), ..Task::new(entry, state, policy) };
+        let task = Task { start: Some(start), silent: true, ..Task::new(entry, state, policy) };
         self.world.reach(CrashPoint::BeforeCreate);
         if let Err(error) = self.commit() {
             // Nothing was started, so nothing of it stays; what else is in the batch is tried again.

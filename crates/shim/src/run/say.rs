@@ -24,6 +24,7 @@ impl Shim {
             }) => false,
             FromShim::Life(item) => item.end.is_none(),
             FromShim::Memory { .. } => true,
+            FromShim::Output { .. } => !self.watched,
             _ => false,
         };
         let nothing_queued = self.link.as_ref().is_some_and(Link::is_flushed);
@@ -39,12 +40,15 @@ impl Shim {
         }
     }
 
-    /// Says how much output there is, if somebody wants to know and has heard the last word.
+    /// Says how much output there is, if somebody wants to know and has heard the last word. That there is any on disk is said
+    /// once in any case: the daemon need not look for what a silent task has written.
     pub(super) fn tell_output(&mut self) -> bool {
-        let bytes = self.task.as_ref().map_or(0, |task| task.output.bytes());
+        let Some(task) = &self.task else { return false };
+        let bytes = task.output.bytes();
+        let is_first = self.told_bytes == 0 && task.output.memory().is_none();
         // What is held back is no sign of a daemon that does not read.
         let heard = self.hold_until_ms.is_some() || self.link.as_ref().is_some_and(Link::is_flushed);
-        let news = self.watched && heard && bytes > self.told_bytes;
+        let news = (self.watched || is_first) && heard && bytes > self.told_bytes;
         if news {
             self.told_bytes = bytes;
             self.say(&FromShim::Output { bytes });
