@@ -12,7 +12,7 @@ use belay_protocol::methods::{LaneList, LaneRelease, TaskStart, TaskStop, TaskWr
 use belay_protocol::session::OpenParams;
 use belay_protocol::task::{StartParams, Status, TaskInfo, WriteParams};
 use belay_protocol::{ErrorKind, RpcError};
-use belay_testkit::{LONG, World, wait_until};
+use belay_testkit::{LONG, World, freeze, wait_until};
 
 use crate::patient::Patient;
 use crate::sessions::open;
@@ -341,6 +341,32 @@ fn fifty_clients_race_for_one_lane_and_the_daemon_dies_in_between() {
         .map(|(_, number)| numbers[number].id.clone())
         .collect();
     assert_eq!(begun, came);
+}
+
+/// A seat is given to whoever is next, also while its shim cannot be reached; it sits down when the shim answers.
+// proves L4, D1
+#[test]
+fn whose_turn_came_while_its_shim_stood_still_begins_when_it_answers() {
+    let world = world();
+    let first = world.start(&holder(&world, "one", LaneMode::Queue));
+    let script = format!("echo begun; exec sleep {FOREVER}");
+    let params = StartParams {
+        lane: Some(lane("one", LaneMode::Queue)),
+        ..world.start_params(&["sh", "-c", &script])
+    };
+    let second = world.start(&params);
+    assert_eq!(second.status, Status::Queued);
+    let frozen = freeze(second.held_by.unwrap().shim_pid);
+    world.kill_daemon();
+    world.stop(&stop_of(&first.id));
+    wait_until("the seat for the second", LONG, || match lanes(&world).as_slice() {
+        [lane] if lane.holder.as_ref().is_some_and(|holder| holder.task == second.id) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(world.get(&second.id).status, Status::Queued);
+    drop(frozen);
+    world.wait_for_output(&second.id, "its word", |said| said == b"begun\n");
+    assert_eq!(world.get(&second.id).status, Status::Running);
 }
 
 // proves L4, S5
