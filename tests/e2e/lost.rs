@@ -3,9 +3,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use belay_os::signal::Signal;
 use belay_protocol::daemon::DoctorResult;
 use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
-use belay_testkit::{LONG, Seen, World, end, example, is_alive, look_at, wait_until};
+use belay_testkit::{LONG, Seen, World, end, example, is_alive, look_at, send_signal, wait_until};
 
 use rustix::process::{Pid, WaitOptions};
 
@@ -223,6 +224,73 @@ fn whoever_is_found_of_a_lost_tree_and_may_not_be_killed_is_named() {
     let known = "its shim was killed; 2 processes of its tree were found, of whom 1 could not be killed";
     assert_eq!((outcome.kind.as_str(), outcome.error.unwrap().message.as_str()), ("lost", known));
     end(seen.identity);
+}
+
+/// Tasks with so many processes each, whose shims are killed at the same time: what is told of each counts its own.
+fn each_counts_its_own(world: &World) {
+    for _ in 0..4 {
+        let tasks: Vec<TaskInfo> = [2, 4, 1].map(|count| start_some(world, count)).into();
+        let shims = tasks.iter().map(|task| look_at(task.held_by.as_ref().unwrap().shim_pid).unwrap());
+        shims.for_each(|shim| send_signal(shim.identity, Signal::KILL));
+        let told = tasks.iter().map(|task| {
+            let outcome = wait_lost(world, &task.id).outcome.unwrap();
+            assert_eq!(outcome.survivors, []);
+            outcome.error.unwrap().message
+        });
+        let expected = [
+            "its shim was killed; 2 processes of its tree were found and killed",
+            "its shim was killed; 4 processes of its tree were found and killed",
+            "its shim was killed; 1 process of its tree was found and killed",
+        ];
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    }
+}
+
+fn start_some(world: &World, count: usize) -> TaskInfo {
+    let others = format!("setsid sleep {FOREVER} & ").repeat(count - 1);
+    let id = world.run_detached(["sh", "-c", &format!("{others} exec sleep {FOREVER}")]);
+    wait_until("all of its processes", LONG, || {
+        let task = world.inspect(&id);
+        let commands: Vec<_> = task.processes.iter().flatten().map(|process| &process.command).collect();
+        let all_there = commands == vec![&format!("sleep {FOREVER}"); count];
+        if all_there { Ok(task) } else { Err(format!("{:?}", task.processes)) }
+    })
+}
+
+// proves D3
+#[test]
+fn trees_that_are_lost_at_once_are_counted_apart() {
+    each_counts_its_own(&world());
+}
+
+// proves D3
+#[test]
+fn trees_that_are_lost_at_once_are_counted_apart_without_a_cgroup() {
+    each_counts_its_own(&builder().env("BELAY_CGROUP", "off").build());
+}
+
+/// Shims die one after another, and others start meanwhile: none of the daemon's own children is taken for an orphan.
+// proves D3, A1
+#[test]
+fn whoever_starts_while_shims_die_notices_nothing() {
+    let world = world();
+    let victims: Vec<String> = (0..30).map(|_| world.run_detached(["sleep", FOREVER])).collect();
+    std::thread::scope(|scope| {
+        let killing = scope.spawn(|| {
+            for id in &victims {
+                end(look_at(world.inspect(id).held_by.unwrap().shim_pid).unwrap().identity);
+                wait_lost(&world, id);
+            }
+        });
+        while !killing.is_finished() {
+            let started = world.run_detached(["true"]);
+            assert_eq!(world.wait_ended(&started).status, Status::Completed);
+            // Read by a process of its own, which must live to answer.
+            let said: TaskInfo = world.belay(["run", "--json", "-c", "true a b c &"]).ok().json();
+            assert_eq!((said.detached, said.command.as_str()), (true, "true a b c"), "{said:?}");
+        }
+        killing.join().unwrap();
+    });
 }
 
 // proves D3, W2

@@ -1,6 +1,7 @@
 //! The daemon's hands: sockets, processes, files and timers around the core. It decides nothing.
 
 mod dirs;
+mod lost;
 mod outbox;
 mod reader;
 mod reading;

@@ -133,12 +133,21 @@ fn newest_pid() -> Option<Pid> {
 /// Whether the environment that a process was started with has this entry. Not for processes of others, whose
 /// environment is not shown to us.
 fn has_entry(pid: Pid, entry: &[u8]) -> bool {
-    if entry.is_empty() {
-        return false;
-    }
+    !entry.is_empty() && environment(pid).split(|&byte| byte == 0).any(|candidate| candidate == entry)
+}
+
+/// What the environment that a process was started with says of this variable.
+pub fn variable(pid: Pid, name: &str) -> Option<Vec<u8>> {
+    let environment = environment(pid);
+    let mut entries = environment.split(|&byte| byte == 0);
+    entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec))
+}
+
+/// The environment that a process was started with; nothing if it cannot be had.
+fn environment(pid: Pid) -> Vec<u8> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(CWD, format!("/proc/{pid}/environ"), flags, Mode::empty()) else {
-        return false;
+        return Vec::new();
     };
     let mut text = Vec::new();
     let mut buffer = vec![0_u8; 32 * 1024];
@@ -147,10 +156,10 @@ fn has_entry(pid: Pid, entry: &[u8]) -> bool {
             Ok(0) => break,
             Ok(filled) => text.extend_from_slice(buffer.get(..filled).unwrap_or_default()),
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return false,
+            Err(_) => return Vec::new(),
         }
     }
-    text.split(|&byte| byte == 0).any(|candidate| candidate == entry)
+    text
 }
 
 /// Kills what `found` finds, at most for `within_ms`, until it finds nobody. Returns the survivors. Blocks.

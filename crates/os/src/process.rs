@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::PidfdFlags;
 
+pub use crate::lost::{find_lost, variable};
 use crate::signal::{Delivery, Signal};
-pub use crate::{lost::find_lost, walk::descendants};
+pub use crate::walk::descendants;
 
 /// A process number. It means nothing by itself once its process has been reaped: see [`Identity`].
 pub type Pid = i32;

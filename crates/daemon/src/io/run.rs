@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::outbox::{Outbox, Scratch};
 use super::real::RealWorld;
-use super::{reading, search, server, shims};
+use super::{lost, reading, search, server, shims};
 use crate::core::Core;
 use crate::event::{Action, ClientId, Event, Moment, ShimId};
 
@@ -62,6 +62,8 @@ pub(crate) struct Hub {
     pub(crate) clients: RefCell<HashMap<ClientId, Rc<Outbox>>>,
     pub(crate) shims: RefCell<HashMap<ShimId, Rc<Outbox>>>,
     pub(crate) recipe: ShimRecipe,
+    /// The shims whose tasks are being searched for.
+    pub(crate) lost: RefCell<Vec<i32>>,
     /// Our own: whoever is below it and below no shim was left by one.
     pub(crate) pid: i32,
     pub(crate) scratch: Scratch,
@@ -86,6 +88,7 @@ impl Hub {
             clients: RefCell::default(),
             shims: RefCell::default(),
             recipe,
+            lost: RefCell::default(),
             pid: belay_os::process::own_identity().pid,
             scratch: RefCell::new(vec![0; server::READ_BYTES].into_boxed_slice()),
             unfinished_bytes: Cell::new(0),
@@ -154,7 +157,7 @@ impl Hub {
                     outbox.close();
                 }
             }
-            Action::KillLost(lost) => shims::kill_lost(self, *lost),
+            Action::KillLost(lost) => lost::kill_lost(self, *lost),
             Action::Search { search, what } => search::run(self, search, *what),
             Action::ReadLine { reading, params } => reading::run(self, reading, *params),
             Action::RemoveDir { path } => {

@@ -1,31 +1,25 @@
-//! Shims as processes and connections: starting them, reaching them again, listening, and ending what a dead one left.
+//! Shims as processes and connections: starting them, reaching them again, listening. What a dead one left is `lost`'s work.
 
-use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream as StdStream;
 use std::rc::Rc;
 
-use belay_os::process::{self, Identity};
+use belay_os::process::Identity;
 use belay_os::spawn::{Session, SpawnSpec, spawn as spawn_process};
 use belay_os::{fds, tree};
-use belay_protocol::life::SurvivorInfo;
 use belay_protocol::shim::{FromShim, ProcessId};
-use belay_protocol::vars;
 use belay_record::frame::Frames;
 use tokio::net::UnixStream;
 
 use super::outbox::Outbox;
 use super::run::{Hub, ShimRecipe};
-use crate::event::{Event, LostTask, ShimId};
+use crate::event::{Event, ShimId};
 
 /// How often, and after which pause, a socket that cannot be connected to for a passing reason is tried.
 const REACH_TRIES: u32 = 20;
 const REACH_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
-
-/// How long the kill of a lost tree may take before its survivors are named.
-const KILL_MS: u64 = 10_000;
 
 pub(crate) fn spawn(hub: &Rc<Hub>, shim: ShimId, name: &str) {
     match start(&hub.recipe, name) {
@@ -153,70 +147,6 @@ pub(crate) fn sweep(hub: &Rc<Hub>) {
     if let Some(base) = &hub.recipe.cgroup_base {
         belay_os::cgroup::remove_stale(base, |name| known.iter().any(|known| known == name));
     }
-}
-
-/// Finds and kills what a dead shim left. It may take its time, so it runs beside the core.
-pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
-    let known: Vec<i32> = hub.known_shims();
-    let shim_words = format!("{} shim ", hub.recipe.program.to_string_lossy());
-    let hub = Rc::clone(hub);
-    tokio::task::spawn_local(async move {
-        let about = Box::new(lost.clone());
-        let killed = tokio::task::spawn_blocking(move || find_and_kill(&lost, &known, &shim_words)).await;
-        let (found, survivors) = killed.unwrap_or_default();
-        hub.dispatch(Event::LostKilled { lost: about, found, survivors });
-    });
-}
-
-fn find_and_kill(lost: &LostTask, known_shims: &[i32], shim_words: &str) -> (u64, Vec<SurvivorInfo>) {
-    let identity = |process: ProcessId| Identity { pid: process.pid, start_ticks: process.start_ticks };
-    let marker = format!("{}={}", vars::TASK, lost.task);
-    let seen = std::cell::RefCell::new(HashSet::new());
-    let find = || {
-        let leader = lost.leader.map(identity);
-        let mut found = process::find_lost(identity(lost.shim), leader, lost.cgroup.as_deref(), &marker);
-        // Most of those that came to us have left a trace too: each counts once.
-        let known: HashSet<Identity> = found.iter().map(|process| process.identity).collect();
-        let orphans = orphans(known_shims, shim_words).into_iter();
-        found.extend(orphans.filter(|orphan| !known.contains(&orphan.identity)));
-        seen.borrow_mut().extend(found.iter().map(|process| process.identity));
-        found
-    };
-    let survivors = tree::kill_lost(find, KILL_MS);
-    if let Some(cgroup) = &lost.cgroup {
-        let _ = belay_os::cgroup::Cgroup::open(cgroup).and_then(belay_os::cgroup::Cgroup::remove);
-    }
-    let named = survivors.into_iter().map(|process| SurvivorInfo {
-        pid: process.identity.pid,
-        start_ticks: process.identity.start_ticks,
-        uid: process.uid,
-        command: process.command,
-    });
-    let shim = identity(lost.shim);
-    let found = seen.borrow().iter().filter(|seen| **seen != shim).count();
-    (found as u64, named.collect())
-}
-
-/// The daemon is a subreaper too: what a dead shim leaves comes to it, and is no shim.
-fn orphans(known_shims: &[i32], shim_words: &str) -> Vec<process::ProcessInfo> {
-    let own = process::own_identity().pid;
-    let children = process::descendants(own);
-    let strays: Vec<i32> = children
-        .iter()
-        .filter(|child| child.ppid == own && !known_shims.contains(&child.identity.pid))
-        // A shim that was started since the list was made.
-        .filter(|child| !child.command.starts_with(shim_words))
-        .map(|child| child.identity.pid)
-        .collect();
-    let mut found: Vec<process::ProcessInfo> = Vec::new();
-    for child in children {
-        let below = strays.contains(&child.identity.pid)
-            || found.iter().any(|parent| parent.identity.pid == child.ppid);
-        if below {
-            found.push(child);
-        }
-    }
-    found
 }
 
 /// Whether this process can be the parent of orphans.

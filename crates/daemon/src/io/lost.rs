@@ -1,0 +1,135 @@
+//! What a dead shim left: found by every trace of it, and among those that came to the daemon, which is a subreaper too; and
+//! killed. Whoever is another task's, or the daemon's own, is left alone. It may take its time, so it runs beside the core.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::Path;
+use std::rc::Rc;
+
+use belay_os::cgroup::Cgroup;
+use belay_os::process::{self, Identity, ProcessInfo};
+use belay_os::tree;
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::shim::ProcessId;
+use belay_protocol::vars;
+
+use super::run::{Hub, ShimRecipe};
+use crate::event::{Event, LostTask};
+
+/// How long the kill of a lost tree may take before its survivors are named.
+const KILL_MS: u64 = 10_000;
+
+/// Finds and kills what a dead shim left.
+pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
+    hub.lost.borrow_mut().push(lost.shim.pid);
+    let others = Others::new(hub, &lost);
+    let hub = Rc::clone(hub);
+    tokio::task::spawn_local(async move {
+        let about = Box::new(lost.clone());
+        let killed = tokio::task::spawn_blocking(move || find_and_kill(&lost, &others)).await;
+        let (found, survivors) = killed.unwrap_or_default();
+        hub.lost.borrow_mut().retain(|shim| *shim != about.shim.pid);
+        hub.dispatch(Event::LostKilled { lost: about, found, survivors });
+    });
+}
+
+fn find_and_kill(lost: &LostTask, others: &Others) -> (u64, Vec<SurvivorInfo>) {
+    let identity = |process: ProcessId| Identity { pid: process.pid, start_ticks: process.start_ticks };
+    let marker = format!("{}={}", vars::TASK, lost.task);
+    let seen = RefCell::new(HashSet::new());
+    let find = || {
+        let leader = lost.leader.map(identity);
+        let mut found = process::find_lost(identity(lost.shim), leader, lost.cgroup.as_deref(), &marker);
+        // Most of those that came to us have left a trace too: each counts once.
+        let known: HashSet<Identity> = found.iter().map(|process| process.identity).collect();
+        found.extend(others.orphans().into_iter().filter(|orphan| !known.contains(&orphan.identity)));
+        seen.borrow_mut().extend(found.iter().map(|process| process.identity));
+        found
+    };
+    let survivors = tree::kill_lost(find, KILL_MS);
+    if let Some(cgroup) = &lost.cgroup {
+        let _ = Cgroup::open(cgroup).and_then(Cgroup::remove);
+    }
+    let named = survivors.into_iter().map(|process| SurvivorInfo {
+        pid: process.identity.pid,
+        start_ticks: process.identity.start_ticks,
+        uid: process.uid,
+        command: process.command,
+    });
+    let shim = identity(lost.shim);
+    let found = seen.borrow().iter().filter(|seen| **seen != shim).count();
+    (found as u64, named.collect())
+}
+
+/// Whom the search for one task's orphans passes over.
+struct Others {
+    /// The task that is searched for, and the name of its cgroup.
+    task: String,
+    cgroup: Option<String>,
+    /// All other shims: those that live, those of whom it is not known yet that they are dead, and those whose tasks are being
+    /// searched for at the same time.
+    shims: Vec<i32>,
+    /// How the command lines of the daemon's own children begin, also of one that has not become what it will be.
+    own_words: Vec<String>,
+    /// What stands before the name of a task's cgroup.
+    base: Option<String>,
+}
+
+impl Others {
+    fn new(hub: &Hub, lost: &LostTask) -> Self {
+        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let ShimRecipe { program, cgroup_base, .. } = &hub.recipe;
+        let program = program.to_string_lossy();
+        let own = process::info(hub.pid).map(|own| own.command);
+        let mut shims = hub.known_shims();
+        shims.extend(hub.lost.borrow().iter());
+        shims.retain(|shim| *shim != lost.shim.pid);
+        Self {
+            task: lost.task.clone(),
+            cgroup: lost.cgroup.as_deref().and_then(name),
+            shims,
+            own_words: [format!("{program} shim "), format!("{program} reader")]
+                .into_iter()
+                .chain(own)
+                .collect(),
+            base: cgroup_base.as_deref().and_then(name).map(|base| format!("/{base}/")),
+        }
+    }
+
+    /// Everybody who came to the daemon and may be of the task, and whoever is below.
+    fn orphans(&self) -> Vec<ProcessInfo> {
+        let own = process::own_identity().pid;
+        let children = process::descendants(own);
+        let strays: Vec<i32> = children
+            .iter()
+            .filter(|child| child.ppid == own && !self.is_ours(child) && !self.is_of_another(child))
+            .map(|child| child.identity.pid)
+            .collect();
+        let mut found: Vec<ProcessInfo> = Vec::new();
+        for child in children {
+            let below = strays.contains(&child.identity.pid)
+                || found.iter().any(|parent| parent.identity.pid == child.ppid);
+            if below {
+                found.push(child);
+            }
+        }
+        found
+    }
+
+    /// A shim or a reader, or one that is being made.
+    fn is_ours(&self, child: &ProcessInfo) -> bool {
+        self.shims.contains(&child.identity.pid)
+            || self.own_words.iter().any(|words| child.command.starts_with(words.as_str()))
+    }
+
+    /// The kernel's word on where it lives counts most; else the session that it is in, or what it was started with.
+    fn is_of_another(&self, child: &ProcessInfo) -> bool {
+        let pid = child.identity.pid;
+        let place = self.base.as_ref().zip(process::cgroup_of(pid));
+        if let Some((_, below)) = place.as_ref().and_then(|(base, place)| place.split_once(base.as_str())) {
+            return below.split('/').next() != self.cgroup.as_deref();
+        }
+        let task = process::variable(pid, vars::TASK);
+        self.shims.contains(&child.sid) || task.is_some_and(|task| task != self.task.as_bytes())
+    }
+}
