@@ -9,6 +9,7 @@ use belay_os::fds::raise_nofile;
 use belay_protocol::daemon::StatusParams;
 use belay_protocol::methods::{DaemonStatus, OutputFollow, TaskStart, notify};
 use belay_protocol::output::{ChunkNotification, EndNotification, FollowParams, From};
+use belay_protocol::task::TaskInfo;
 use belay_testkit::{LONG, World, look_at, wait_until};
 use serde_json::{Value, json};
 
@@ -132,6 +133,36 @@ fn questions_without_end_from_somebody_who_does_not_read() {
     }
     asking.join().unwrap();
     assert_bounded(&world);
+}
+
+/// Long answers, asked for at once: whoever does not read them has few of them in the daemon's memory, and one who leaves has
+/// none made.
+// proves X3
+#[test]
+fn long_answers_to_somebody_who_does_not_read_or_leaves() {
+    let world = world();
+    let long = "x".repeat(100_000);
+    let ids: Vec<String> = (0..20).map(|_| world.run_detached(["true", &long])).collect();
+    let question = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"task/list\",\"params\":{\"all\":true}}\n";
+    let mut silent: Vec<Raw> = (0..20).map(|_| Raw::greeted(&world)).collect();
+    for raw in &mut silent {
+        raw.send(question.repeat(50).as_bytes());
+        assert_served(&world);
+    }
+    assert_bounded(&world);
+    drop(silent);
+    let asked = Instant::now();
+    for _ in 0..5 {
+        Raw::greeted(&world).send(question.repeat(500).as_bytes());
+    }
+    assert_served(&world);
+    assert!(asked.elapsed() < PATIENCE, "those who left kept the daemon for {:?}", asked.elapsed());
+    // And in pages everybody is there once.
+    let listed: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+    let mut listed: Vec<String> =
+        listed.into_iter().map(|task| task.id).filter(|id| ids.contains(id)).collect();
+    listed.reverse();
+    assert_eq!(listed, ids);
 }
 
 // proves X3

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{TaskGet, TaskStart};
-use belay_protocol::task::GetParams;
+use belay_protocol::task::{GetParams, Status};
 use belay_testkit::{LONG, NOBODY, World};
 use serde_json::{Value, json};
 
@@ -264,4 +264,36 @@ fn starts_that_cannot_be_meant() {
     assert_eq!(world.events().iter().filter(|event| event.kind == "task.created").count(), 0);
     let fine = world.run_detached(["sleep", FOREVER]);
     assert_eq!(world.belay(["stop", &fine]).code, Some(0));
+}
+
+/// Two homes that share a runtime directory by mistake: nobody is served by the wrong daemon.
+// proves X2
+#[test]
+fn the_daemon_of_another_home_is_not_taken_for_ours() {
+    let world = world();
+    let id = world.run_detached(["sleep", FOREVER]);
+    let socket = world.status().runtime_dir;
+    let other = world.dir().join("other");
+    let said = world.belay_with(["stop", &id], |command| {
+        command.env("BELAY_HOME", &other).env("BELAY_RUNTIME_DIR", socket.as_os_str());
+    });
+    assert_eq!(said.code, Some(4), "{said}");
+    let told = String::from_utf8(said.stderr).unwrap();
+    let shown = std::path::Path::new(socket.as_os_str()).join("daemon.sock");
+    let home = world.home().display();
+    assert_eq!(
+        told,
+        format!(
+            "error: the socket {} is that of the daemon of another home, {home}\n hint: give every home a runtime directory of its own: set BELAY_RUNTIME_DIR, or set BELAY_HOME={home}\n",
+            shown.display()
+        )
+    );
+    assert_eq!(world.get(&id).status, Status::Running);
+    // The same home by another way is the same home.
+    let link = world.dir().join("link");
+    std::os::unix::fs::symlink(world.home(), &link).unwrap();
+    let said = world.belay_with(["stop", &id], |command| {
+        command.env("BELAY_HOME", &link).env("BELAY_RUNTIME_DIR", socket.as_os_str());
+    });
+    said.ok();
 }

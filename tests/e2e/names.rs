@@ -1,7 +1,7 @@
 //! Names: wherever a task is named by its id, the name that it was given does as well, as long as one task is meant.
 
 use belay_protocol::ErrorKind;
-use belay_protocol::methods::{SessionOpen, TaskGet};
+use belay_protocol::methods::{SessionOpen, TaskGet, TaskStart};
 use belay_protocol::session::OpenParams;
 use belay_protocol::task::{GetParams, StopResult, TaskInfo, WaitResult};
 use belay_testkit::World;
@@ -69,23 +69,51 @@ fn a_live_task_comes_first_then_the_newest_and_two_live_ones_are_told_apart_by_i
 fn an_id_is_no_name_and_nobody_is_told_of_names_beyond_what_is_theirs() {
     let world = world();
     let web = named(&world, "web");
-    // One that has the beginning of another's id for its name is not in that one's way.
-    named(&world, &web[..8]);
-    named(&world, &web);
-    assert_eq!([world.inspect(&web[..8]).id, world.inspect(&web).id], [web.as_str(); 2]);
+    // What may be taken for an id, or for the beginning of one that is still to come, is no name.
+    for id in [&web, &web[..8], "ag-0"] {
+        let said = world.belay(["run", "-d", "--name", id, "--", "sleep", FOREVER]);
+        let error = "error: a name must not look like the id of a task, or the beginning of one\n hint: begin it with something else than sh- or ag-\n";
+        assert_eq!((said.code, String::from_utf8(said.stderr).unwrap().as_str()), (Some(2), error));
+    }
 
     let opened = world.client().call::<SessionOpen>(&OpenParams::default()).unwrap();
     let mut inside = world.client_as(&opened.token);
     assert_eq!(refused(inside.call::<TaskGet>(&get("web"))).data.kind, ErrorKind::NotFound);
     let mut params = world.start_params(&["sleep", FOREVER]);
     params.name = Some("web".to_owned());
-    let own = inside.call::<belay_protocol::methods::TaskStart>(&params).unwrap();
+    let own = inside.call::<TaskStart>(&params).unwrap();
     assert_eq!(inside.call::<TaskGet>(&get("web")).unwrap().id, own.id);
     for hostile in ["", "\u{1b}[31m", "../../etc/passwd", &"x".repeat(10_000)] {
         let error = refused(world.client().call::<TaskGet>(&get(hostile)));
         assert_eq!(error.data.kind, ErrorKind::NotFound, "{error:?}");
         assert!(error.message.len() < 100 && !error.message.contains('\u{1b}'), "{error:?}");
     }
+}
+
+/// Others' ids that begin alike come before somebody's own, and still it is told that two of its own do.
+// proves L6, X2
+#[test]
+fn a_beginning_that_fits_two_of_ones_own_is_ambiguous_however_many_others_it_fits() {
+    let world = world();
+    let opened = world.client().call::<SessionOpen>(&OpenParams::default()).unwrap();
+    let mut inside = world.client_as(&opened.token);
+    let params = world.start_params(&["true"]);
+    // Among so many two begin alike, with the first letter of 32.
+    let own: Vec<String> = (0..33).map(|_| inside.call::<TaskStart>(&params).unwrap().id).collect();
+    let alike = |id: &String| own.iter().filter(|other| other[..4] == id[..4]).count() > 1;
+    let beginning = own.iter().find(|id| alike(id)).unwrap()[..4].to_owned();
+    let mut person = world.client();
+    let mut others = 0;
+    while others < 15 {
+        others += usize::from(person.call::<TaskStart>(&params).unwrap().id.starts_with(&beginning));
+    }
+    let mut ids: Vec<String> = own.into_iter().filter(|id| id.starts_with(&beginning)).collect();
+    ids.sort_unstable();
+    let error = refused(inside.call::<TaskGet>(&get(&beginning)));
+    assert_eq!((error.data.kind, error.data.ids), (ErrorKind::Ambiguous, ids));
+    let all = refused(person.call::<TaskGet>(&get(&beginning)));
+    let message = format!("more than 10 tasks begin with {beginning}");
+    assert_eq!((all.message, all.data.ids.len()), (message, 10));
 }
 
 // proves L8, K4

@@ -41,7 +41,13 @@ impl Client {
             return Err(ClientError::ForeignPeer { socket, uid: peer.uid.as_raw() });
         }
         stream.set_write_timeout(Some(WRITE_LIMIT)).map_err(|e| ClientError::io("set a time limit", e))?;
-        Self::greet(stream, places.token.clone())
+        let client = Self::greet(stream, places.token.clone())?;
+        match client.hello().map(|hello| Path::new(hello.home.as_os_str())) {
+            Some(home) if !is_same(home, &places.home) => {
+                Err(ClientError::ForeignHome { socket, home: home.to_owned() })
+            }
+            _ => Ok(client),
+        }
     }
 
     /// The first exchange on a connection.
@@ -106,6 +112,12 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether two paths are those of one directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let number = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    one == other || (number(one).is_some() && number(one) == number(other))
 }
 
 /// The process that holds the home, if it is alive and a daemon.

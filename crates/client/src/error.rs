@@ -23,6 +23,9 @@ pub enum ClientError {
     #[error("the socket {} is served by another user (uid {uid})", socket.display())]
     ForeignPeer { socket: PathBuf, uid: u32 },
 
+    #[error("the socket {} is that of the daemon of another home, {}", socket.display(), home.display())]
+    ForeignHome { socket: PathBuf, home: PathBuf },
+
     #[error("this belay speaks protocol {ours}, and the daemon answered: {message}")]
     Version { ours: u32, message: String, hint: Option<String> },
 
@@ -60,6 +63,10 @@ impl ClientError {
             Self::ForeignPeer { .. } => {
                 Some("set BELAY_RUNTIME_DIR to a directory that only you can write to".to_owned())
             }
+            Self::ForeignHome { home, .. } => Some(format!(
+                "give every home a runtime directory of its own: set BELAY_RUNTIME_DIR, or set BELAY_HOME={}",
+                home.display()
+            )),
             Self::Version { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
                 "end the other version with its own `belay down` (tasks run on), then try again".to_owned()
             })),

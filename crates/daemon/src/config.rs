@@ -42,6 +42,8 @@ pub mod bounds {
     /// What one notification of a follower carries at most.
     pub const FOLLOW_BYTES: usize = 256 * 1024;
     pub const LIST_ITEMS: usize = 1_000;
+    /// So many bytes of commands are in one page of tasks; the rest is in the next.
+    pub const LIST_BYTES: usize = 2 * 1024 * 1024;
     pub const WAIT_MS: u64 = 600_000;
     pub const EVENT_WAIT_MS: u64 = 60_000;
     /// How long a shim may take to answer before the caller is told without it.

@@ -15,6 +15,9 @@ use crate::world::World;
 /// So many of those that may be meant are named.
 const AMBIGUOUS_IDS: usize = 10;
 
+/// Among so many that begin alike somebody's own are looked for.
+const SEARCHED_IDS: usize = 10_000;
+
 impl<W: World> Core<W> {
     /// The full id for what somebody typed. What is an id, or begins one, is taken as that before it is taken as a name.
     pub(crate) fn resolve(&self, scope: &Scope, text: &str) -> Result<String, RpcError> {
@@ -25,16 +28,18 @@ impl<W: World> Core<W> {
         match begins.as_slice() {
             [id] => Ok(id.clone()),
             [] => self.resolve_name(scope, text),
-            _ => Err(ambiguous(format!("{} tasks begin with {text}", begins.len()), begins)),
+            _ => Err(ambiguous(format!("{} tasks begin with {text}", counted(&begins)), begins)),
         }
     }
 
     fn beginning_with(&self, scope: &Scope, text: &str) -> Result<Vec<String>, RpcError> {
-        let mut ids = self.journal.resolve(text, AMBIGUOUS_IDS).map_err(|error| journal_error(&error))?;
-        if *scope != Scope::Person {
-            ids.retain(|id| self.entry(id).is_ok_and(|entry| scope.covers_task(&entry)));
-        }
-        Ok(ids)
+        // Who may see only some of them is not told of one because others come before it.
+        let most = if *scope == Scope::Person { AMBIGUOUS_IDS + 1 } else { SEARCHED_IDS };
+        let ids = self.journal.resolve(text, most).map_err(|error| journal_error(&error))?;
+        let seen = |id: &String| {
+            *scope == Scope::Person || self.entry(id).is_ok_and(|entry| scope.covers_task(&entry))
+        };
+        Ok(ids.into_iter().filter(seen).take(AMBIGUOUS_IDS + 1).collect())
     }
 
     /// The one live task with this name, or else the one with it that was started last.
@@ -49,7 +54,6 @@ impl<W: World> Core<W> {
             0 => {}
             1 => return Ok(live.remove(0)),
             many => {
-                live.truncate(AMBIGUOUS_IDS);
                 return Err(ambiguous(format!("{many} live tasks have the name {}", shown(name)), live));
             }
         }
@@ -135,7 +139,12 @@ pub(crate) fn not_found(text: &str) -> RpcError {
         .hint("belay ps -a lists them; ended ones are removed by the rules of retention")
 }
 
-fn ambiguous(message: String, ids: Vec<String>) -> RpcError {
+fn counted(ids: &[String]) -> String {
+    if ids.len() > AMBIGUOUS_IDS { format!("more than {AMBIGUOUS_IDS}") } else { ids.len().to_string() }
+}
+
+fn ambiguous(message: String, mut ids: Vec<String>) -> RpcError {
+    ids.truncate(AMBIGUOUS_IDS);
     RpcError::new(ErrorKind::Ambiguous, message)
         .field("id")
         .hint(format!("one of: {}", ids.join(", ")))

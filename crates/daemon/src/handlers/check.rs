@@ -1,6 +1,6 @@
 //! What can be wrong with what is asked for, found before anything is done about it. Each error names the field and the way out.
 
-use belay_model::Policy;
+use belay_model::{Policy, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::RpcError;
 use belay_protocol::task::{Command, StallParams, StartParams};
@@ -9,6 +9,16 @@ use belay_record::writer::SMALLEST_LIMIT_BYTES;
 use super::terminal::check_size;
 use crate::config::bounds;
 use crate::{defaults, hooks};
+
+/// A name stands wherever an id does, and must not be taken for one.
+fn check_name(name: Option<&str>) -> Result<(), RpcError> {
+    check_text("name", name, bounds::NAME_BYTES)?;
+    if name.is_some_and(TaskId::is_prefix) {
+        let message = "a name must not look like the id of a task, or the beginning of one";
+        return Err(RpcError::invalid("name", message).hint("begin it with something else than sh- or ag-"));
+    }
+    Ok(())
+}
 
 /// Everything that can be wrong with a start before anything is done about it.
 pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
@@ -43,7 +53,7 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     }
     check_retries(params)?;
     check_stall(params.stall)?;
-    check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
+    check_name(params.name.as_deref())?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
     check_text("lane", params.lane.as_ref().map(|lane| lane.name.as_str()), bounds::NAME_BYTES)?;
     let clocks = [

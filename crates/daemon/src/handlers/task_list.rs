@@ -23,11 +23,15 @@ enum Listed<'a> {
 }
 
 impl Listed<'_> {
-    const fn number(&self) -> u64 {
+    const fn entry(&self) -> &Entry {
         match self {
-            Self::Held(task) => task.entry.number,
-            Self::Ended(entry) => entry.number,
+            Self::Held(task) => &task.entry,
+            Self::Ended(entry) => entry,
         }
+    }
+
+    const fn number(&self) -> u64 {
+        self.entry().number
     }
 }
 
@@ -63,8 +67,10 @@ impl<W: World> Core<W> {
     }
 
     fn page(&self, scope: &Scope, params: &ListParams) -> Result<Page<'_, W>, RpcError> {
-        let limit =
-            params.limit.map_or(bounds::LIST_ITEMS, |limit| limit as usize).clamp(1, bounds::LIST_ITEMS);
+        if params.limit == Some(0) {
+            return Err(RpcError::invalid("limit", "a page has room for 1 task at least"));
+        }
+        let limit = params.limit.map_or(bounds::LIST_ITEMS, |limit| limit as usize).min(bounds::LIST_ITEMS);
         let before = params.cursor.as_deref().map(read_cursor).transpose()?;
         let session = params.session.as_ref().map(|text| self.find_session(scope, text)).transpose()?;
         let wanted = |entry: &Entry| {
@@ -93,11 +99,23 @@ impl<W: World> Core<W> {
         }
         listed.retain(|task| floor.is_none_or(|floor| task.number() > floor));
         listed.sort_unstable_by_key(|task| Reverse(task.number()));
-        let cut = listed.get(limit).and_then(|_| listed.get(limit - 1)).map(Listed::number);
-        listed.truncate(limit);
+        let fit = fitting(&listed).min(limit);
+        let cut = listed.get(fit).and_then(|_| listed.get(fit - 1)).map(Listed::number);
+        listed.truncate(fit);
         let next_cursor = cut.or(floor.map(|floor| floor + 1)).map(|number| number.to_string());
         Ok(Page { tasks: Descriptions { core: self, listed }, next_cursor })
     }
+}
+
+/// How many of these fit into one answer, one at least: commands can be long.
+fn fitting(listed: &[Listed<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |task: &&Listed<'_>| {
+        let doc = &task.entry().doc;
+        bytes += doc.command.len() + doc.argv.iter().map(|word| word.0.len()).sum::<usize>();
+        bytes <= bounds::LIST_BYTES
+    };
+    listed.iter().take_while(fits).count().max(1)
 }
 
 fn read_cursor(text: &str) -> Result<u64, RpcError> {

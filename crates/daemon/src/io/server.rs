@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use belay_os::process;
 use belay_protocol::MAX_REQUEST_BYTES;
@@ -17,6 +18,9 @@ use crate::event::{ClientId, Event};
 /// How many lines of one client are handled before others get their turn.
 const LINES_IN_A_ROW: usize = 16;
 
+/// How long one client may keep all others waiting with what it sent at once.
+const TURN: Duration = Duration::from_millis(2);
+
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
@@ -31,7 +35,7 @@ pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
                 }
             }
             // Out of descriptors: whoever is connected goes on being served; the next closing makes room.
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
@@ -153,6 +157,7 @@ async fn take_lines(
 ) -> usize {
     let mut taken = 0;
     let mut in_a_row = 0;
+    let mut since = Instant::now();
     while let Some(place) = buffer[scanned..].iter().position(|byte| *byte == b'\n') {
         let line = buffer[taken..scanned + place].to_vec();
         scanned += place + 1;
@@ -161,9 +166,15 @@ async fn take_lines(
             hub.dispatch(Event::ClientSaid { client, line });
         }
         in_a_row += 1;
-        if in_a_row % LINES_IN_A_ROW == 0 {
+        if in_a_row % LINES_IN_A_ROW == 0 || since.elapsed() > TURN {
             tokio::task::yield_now().await;
-            outbox.below(bounds::CLIENT_QUEUE_BYTES).await;
+            since = Instant::now();
+        }
+        // Whoever does not read its answers is not heard on; whoever is gone wants none.
+        outbox.below(bounds::CLIENT_QUEUE_BYTES).await;
+        if outbox.is_closing() {
+            taken = buffer.len();
+            break;
         }
     }
     buffer.drain(..taken);
