@@ -245,10 +245,10 @@ fn a_reader_can_ask_for_some_and_the_numbers_stay() {
         .map(|event| event.kind)
         .collect();
     assert_eq!(kinds, ["lane.granted", "lane.left"]);
-    let odd = ReadParams {
-        only: belay_protocol::event::Filter { types: vec!["task ended".to_owned()], ..Default::default() },
-        ..ReadParams::default()
-    };
-    let error = refused(world.client().call::<EventRead>(&odd));
-    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("types")));
+    for odd in ["task ended", "task.endd", "tasks.*", "*"] {
+        let only = belay_protocol::event::Filter { types: vec![odd.to_owned()], ..Default::default() };
+        let odd = ReadParams { only, ..ReadParams::default() };
+        let error = refused(world.client().call::<EventRead>(&odd));
+        assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("types")));
+    }
 }

@@ -11,10 +11,8 @@ use crate::time::Timestamp;
 pub struct EventInfo {
     pub seq: u64,
     pub at: Timestamp,
-    /// `task.created`, `task.started`, `task.leader_exited`, `task.attempt_ended`, `task.stalled`, `task.recovered`,
-    /// `task.detached`, `task.signalled`, `task.stopping`, `task.ended`, `task.removed`, `task.adopted`, `session.opened`,
-    /// `session.lapsed`, `session.regained`, `session.ending`, `session.ended`, `lane.queued`, `lane.granted`, `lane.left`,
-    /// `lane.fenced`, `lane.released`, `daemon.started`, `daemon.stopping`.
+    /// `task.created started leader_exited attempt_ended stalled recovered detached signalled stopping ended removed adopted`,
+    /// `session.opened lapsed regained ending ended`, `lane.queued granted left fenced released`, `daemon.started stopping`.
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,6 +21,36 @@ pub struct EventInfo {
     pub session: Option<String>,
     #[serde(flatten)]
     pub more: Map<String, Value>,
+}
+
+impl EventInfo {
+    /// Every type that there is.
+    pub const TYPES: &[&str] = &[
+        "task.created",
+        "task.started",
+        "task.leader_exited",
+        "task.attempt_ended",
+        "task.stalled",
+        "task.recovered",
+        "task.detached",
+        "task.signalled",
+        "task.stopping",
+        "task.ended",
+        "task.removed",
+        "task.adopted",
+        "session.opened",
+        "session.lapsed",
+        "session.regained",
+        "session.ending",
+        "session.ended",
+        "lane.queued",
+        "lane.granted",
+        "lane.left",
+        "lane.fenced",
+        "lane.released",
+        "daemon.started",
+        "daemon.stopping",
+    ];
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,7 @@ use belay_protocol::daemon::{StatusParams, StopDaemonResult, StopParams};
 use belay_protocol::methods::{DaemonStatus, DaemonStop};
 
 use crate::args::DownArgs;
-use crate::commands::status::Present;
+use crate::commands::status::{Nothing, Present};
 use crate::commands::stop;
 use crate::context::Context;
 use crate::duration::millis;
@@ -29,8 +29,8 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
         }
         Err(error) if error.is_absent() => {
             if args.json {
-                let nothing = StopDaemonResult { receipts: Vec::new(), left_running: 0 };
-                context.out.json(&Present { running: false, more: &nothing })?;
+                // What runs without one, only one could tell.
+                context.out.json(&Present { running: false, more: &Nothing {} })?;
             } else {
                 context.note("No daemon is running.");
             }

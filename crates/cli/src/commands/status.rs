@@ -25,7 +25,7 @@ pub(crate) struct Present<'a, T> {
 
 /// There is no more to say of one that is not there.
 #[derive(Debug, Serialize)]
-struct Nothing {}
+pub(crate) struct Nothing {}
 
 pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = match Client::connect_if_alive(&context.places()?) {

@@ -223,9 +223,9 @@ impl<W: World> Core<W> {
 
 /// `task.ended`, or `task.*`.
 fn is_kind(kind: &str) -> bool {
-    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-    kind == "lost"
-        || kind.split_once('.').is_some_and(|(noun, verb)| is_word(noun) && (verb == "*" || is_word(verb)))
+    let all_of = kind.strip_suffix('*').filter(|noun| noun.ends_with('.'));
+    let fits = |known: &&str| all_of.map_or(*known == kind, |noun| known.starts_with(noun));
+    kind == "lost" || EventInfo::TYPES.iter().any(fits)
 }
 
 fn is_wanted(only: &Filter, row: &EventRow) -> bool {
