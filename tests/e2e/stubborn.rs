@@ -141,12 +141,16 @@ fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
     assert!(outcome.capture.is_some(), "what the shim had not read is missing, and that is told");
 }
 
-// proves K10, K3
+// proves K10, K3, K6
 #[test]
 fn without_a_cgroup_a_task_that_is_stopped_without_its_shim_is_lost() {
     let (stopped, outcome) = stop_though_frozen(&builder().env("BELAY_CGROUP", "off").build());
     assert_eq!((stopped.status, stopped.receipt), (Some(Status::Lost), None));
     assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("lost", &[][..]));
+    let known = outcome.error.unwrap().message;
+    let counted = "its shim was killed; 3 processes of its tree were found and killed; user:";
+    let asked = " had asked for its stop, for: stuck";
+    assert!(known.starts_with(counted) && known.ends_with(asked), "{known}");
 }
 
 // proves K10, K5, D1

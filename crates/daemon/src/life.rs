@@ -319,7 +319,12 @@ impl<W: World> Core<W> {
             Some((order, asked)) if lost.cgroup.is_some() && found > 0 => {
                 self.end_stopped(id, order, asked, found, survivors);
             }
-            _ => self.lose_task(id, known, survivors),
+            // What is known of the stop is not lost with the proof of it.
+            Some((StopOrder { actor, reason, .. }, _)) => {
+                let why = reason.map(|reason| format!(", for: {reason}")).unwrap_or_default();
+                self.lose_task(id, format!("{known}; {actor} had asked for its stop{why}"), survivors);
+            }
+            None => self.lose_task(id, known, survivors),
         }
         self.burying = self.burying.saturating_sub(1);
         self.open_doors_when_done();
