@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use belay_protocol::daemon::StatusResult;
 use belay_protocol::shim::{FromShim, Hello, ProcessId, SHIM_PROTOCOL};
 use belay_protocol::task::{Status, TaskInfo};
-use belay_testkit::{LONG, Seen, World, finish, look_at, wait_until};
+use belay_testkit::{LONG, Seen, World, copy_program, finish, look_at, wait_until};
 use serde_json::json;
 
 use crate::raw::Raw;
@@ -166,7 +166,7 @@ fn a_task_whose_shim_is_not_understood_can_be_stopped() {
 fn a_shim_of_a_binary_that_is_no_more_is_adopted_by_the_new_one() {
     let world = world();
     let old = world.dir().join("older-belay");
-    std::fs::copy(world.program(), &old).unwrap();
+    copy_program(world.program(), &old);
     let by_the_old = |args: &[&str]| {
         let mut command = world.command(&old);
         command.args(args);

@@ -61,11 +61,20 @@ impl Builder {
     }
 }
 
+/// Copies a program, by another process: what is open for writing here, whatever another test starts at that moment has open
+/// too, and a program that somebody writes to cannot be run.
+pub fn copy_program(program: &Path, copy: &Path) {
+    let mut command = Command::new("cp");
+    command.arg(program).arg(copy);
+    let copied = command::finish(command);
+    assert_eq!(copied.code, Some(0), "{copied}");
+}
+
 /// The target directory may be closed to other users, so they get a copy.
 pub(crate) fn copy_for_all(program: &Path, dir: &Path) -> PathBuf {
     let copy = dir.join(program.file_name().unwrap());
     if !copy.exists() {
-        fs::copy(program, &copy).unwrap();
+        copy_program(program, &copy);
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     }
     copy

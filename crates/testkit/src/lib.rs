@@ -19,7 +19,7 @@ mod tmux;
 mod wait;
 mod world;
 
-pub use building::Builder;
+pub use building::{Builder, copy_program};
 pub use command::{Output, Running, finish};
 pub use examples::example;
 pub use look::{Frozen, Seen, carrying, end, freeze, is_alive, look_at, send_signal};
