@@ -244,7 +244,14 @@ impl Sim {
     /// What was to be run when a task had ended was run once, or is still to be run by the next daemon.
     fn check_hooks_at_end(&self) -> Checked {
         let Some(observer) = &self.observer else { return Ok(()) };
-        let docs = observer.journal.docs("hook").map_err(|error| error.to_string())?;
+        let mut docs = observer.journal.docs("hook").map_err(|error| error.to_string())?;
+        // A daemon that died may have left the last word on one of them noted only.
+        for doc in self.noted()?.into_iter().flat_map(|batch| batch.docs).filter(|doc| doc.kind == "hook") {
+            match doc.body {
+                Some(body) => docs.insert(doc.key, body),
+                None => docs.remove(&doc.key),
+            };
+        }
         for (id, _) in self.tasks.iter().filter(|(_, truth)| truth.record.has_hook) {
             let runs: Vec<&Truth> =
                 self.tasks.values().filter(|truth| truth.record.hook_of.as_ref() == Some(id)).collect();
