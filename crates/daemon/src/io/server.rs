@@ -15,9 +15,6 @@ use super::run::Hub;
 use crate::config::bounds;
 use crate::event::{ClientId, Event};
 
-/// How many lines of one client are handled before others get their turn.
-const LINES_IN_A_ROW: usize = 16;
-
 /// How long one client may keep all others waiting with what it sent at once.
 const TURN: Duration = Duration::from_millis(2);
 
@@ -156,7 +153,6 @@ async fn take_lines(
     mut scanned: usize,
 ) -> usize {
     let mut taken = 0;
-    let mut in_a_row = 0;
     let mut since = Instant::now();
     while let Some(place) = buffer[scanned..].iter().position(|byte| *byte == b'\n') {
         let line = buffer[taken..scanned + place].to_vec();
@@ -165,8 +161,7 @@ async fn take_lines(
         if !line.iter().all(u8::is_ascii_whitespace) {
             hub.dispatch(Event::ClientSaid { client, line });
         }
-        in_a_row += 1;
-        if in_a_row % LINES_IN_A_ROW == 0 || since.elapsed() > TURN {
+        if since.elapsed() > TURN {
             tokio::task::yield_now().await;
             since = Instant::now();
         }
