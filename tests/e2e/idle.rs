@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use belay_os::signal::Signal;
+use belay_protocol::task::{Status, StopParams};
 use belay_testkit::{LONG, World, wait_until};
 
-use crate::support::{FOREVER, builder, world};
+use crate::support::{FOREVER, builder, stop_of, world};
 
-/// How often each thread of the daemon and of the shims has been given a processor, or has left it.
-fn switches(world: &World) -> BTreeMap<String, u64> {
+/// How often each thread of the daemon and of the shims has been given a processor or has left it, and for how long it had one:
+/// whoever turns in circles leaves it as rarely as whoever sleeps.
+fn work(world: &World) -> BTreeMap<String, (u64, u64)> {
     let ours = world.shims().into_iter().chain(world.daemon());
     let mut all = BTreeMap::new();
     for seen in ours {
@@ -17,43 +20,96 @@ fn switches(world: &World) -> BTreeMap<String, u64> {
             let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
             let counts = status.lines().filter(|line| line.contains("ctxt_switches:"));
             let sum = counts.filter_map(|line| line.rsplit('\t').next()?.parse::<u64>().ok()).sum();
-            all.insert(thread.path().to_str().unwrap().to_owned(), sum);
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            let ticks = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+            all.insert(thread.path().to_str().unwrap().to_owned(), (sum, ticks));
         }
     }
     all
 }
 
 /// Those that were on a processor since the first look. A thread that has ended meanwhile was needed no longer.
-fn woken(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<String> {
-    let is_woken = |(thread, count): &(&String, &u64)| before.get(*thread) != Some(*count);
-    after.iter().filter(is_woken).map(|(thread, count)| format!("{thread}: {count}")).collect()
+fn woken(before: &BTreeMap<String, (u64, u64)>, after: &BTreeMap<String, (u64, u64)>) -> Vec<String> {
+    let is_woken = |(thread, did): &(&String, &(u64, u64))| before.get(*thread) != Some(*did);
+    after.iter().filter(is_woken).map(|(thread, did)| format!("{thread}: {did:?}")).collect()
 }
 
-fn while_a_task_runs_nobody_wakes(world: &World) {
-    let id = world.run_detached(["sh", "-c", "echo ready; exec sleep \"$0\"", FOREVER]);
+fn while_a_task_runs_nobody_wakes(world: &World, line: &str) {
+    let id = world.run_detached(["sh", "-c", line, FOREVER]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
-    wait_until("rest after the start", LONG, || {
-        let before = switches(world);
-        // Sleeps because rest shows only over a time in which nothing happens.
-        std::thread::sleep(Duration::from_millis(700));
-        let woken = woken(&before, &switches(world));
-        if woken.is_empty() { Ok(()) } else { Err(format!("{woken:?}")) }
-    });
-    let before = switches(world);
-    assert!(before.len() >= 2, "a daemon and a shim: {before:?}");
-    // Sleeps because whoever looks around now and then does so within this time.
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(woken(&before, &switches(world)), Vec::<String>::new(), "before: {before:?}");
+    nobody_wakes(world);
 }
+
+/// Not at once: what was asked for last has a deadline of its own, which is looked at once more when it is long met.
+fn nobody_wakes(world: &World) {
+    wait_until("rest", LONG, || {
+        let before = work(world);
+        assert!(before.len() >= 2, "a daemon and a shim: {before:?}");
+        // Sleeps because rest shows only over a time in which nothing happens, and whoever looks around now and then does so
+        // within this time.
+        std::thread::sleep(Duration::from_millis(2_500));
+        let woken = woken(&before, &work(world));
+        if woken.is_empty() { Ok(()) } else { Err(format!("{woken:?}, before: {before:?}")) }
+    });
+}
+
+const ONE: &str = "echo ready; exec sleep \"$0\"";
+/// The first process is gone, and its child is not.
+const LEFT_BEHIND: &str = "sleep \"$0\" & echo ready";
 
 // proves D9
 #[test]
 fn while_a_task_runs_and_nobody_asks_nobody_wakes() {
-    while_a_task_runs_nobody_wakes(&world());
+    while_a_task_runs_nobody_wakes(&world(), ONE);
 }
 
 // proves D9
 #[test]
 fn without_a_cgroup_nobody_wakes_either() {
-    while_a_task_runs_nobody_wakes(&builder().env("BELAY_CGROUP", "off").build());
+    while_a_task_runs_nobody_wakes(&builder().env("BELAY_CGROUP", "off").build(), ONE);
+}
+
+// proves D9
+#[test]
+fn nobody_wakes_for_what_a_command_left_behind() {
+    while_a_task_runs_nobody_wakes(&world(), LEFT_BEHIND);
+}
+
+// proves D9
+#[test]
+fn nobody_wakes_for_what_a_command_left_behind_without_a_cgroup() {
+    while_a_task_runs_nobody_wakes(&builder().env("BELAY_CGROUP", "off").build(), LEFT_BEHIND);
+}
+
+// proves D9
+#[test]
+fn nobody_wakes_while_tasks_wait_for_something() {
+    let world = world();
+    let detached = |args: &[&str]| {
+        let start = ["run", "-d"].iter().chain(args);
+        world.belay(start).ok().line()
+    };
+    // One that does not heed its stop, of which the first process is dead already.
+    let deaf = "(trap '' TERM; echo ready; while :; do sleep 1000; done) & wait";
+    let stopping = detached(&["--grace", "500s", "-c", deaf]);
+    world.wait_for_output(&stopping, "ready", |said| said == b"ready\n");
+    world.stop(&StopParams { wait: false, ..stop_of(&stopping) });
+    // One between two attempts, one at a terminal, one that waits for its lane, and one with a reader that wants more.
+    let resting = detached(&["--retry", "1", "--retry-delay", "500s", "false"]);
+    detached(&["--pty", "sleep", FOREVER]);
+    detached(&["--lane", "narrow", "sleep", FOREVER]);
+    let queued = detached(&["--lane", "narrow:queue", "sleep", FOREVER]);
+    let followed = detached(&["-c", "sleep 1000 & echo ready"]);
+    let follower = world.spawn(["logs", "-f", &followed]);
+    follower.wait_for_stdout("what there is", |said| said == b"ready\n");
+    let is = |id: &str| world.get(id).status;
+    wait_until("each in its state", LONG, || {
+        let now = [is(&stopping), is(&resting), is(&queued), is(&followed)];
+        let right = [Status::Stopping, Status::Resting, Status::Queued, Status::Running];
+        if now == right { Ok(()) } else { Err(format!("{now:?}")) }
+    });
+    nobody_wakes(&world);
+    follower.signal(Signal::TERM);
+    follower.finish();
 }

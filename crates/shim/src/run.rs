@@ -76,6 +76,8 @@ struct Shim {
     /// Until then only a death is news: the tree is being killed, or a stream has ended, which is mostly how a process
     /// begins to end. What is in the pipes meanwhile is read afterwards.
     quiet_until_ms: Option<u64>,
+    /// No child is left: whoever of the tree is still there shows in the cgroup alone.
+    childless: bool,
     /// Somebody waits for the pid of the task that is being started.
     hurry: bool,
     /// The task is over for the daemon but not everybody is dead: stay until they are, then leave.
@@ -149,6 +151,7 @@ fn set_up(mut args: impl Iterator<Item = OsString>) -> io::Result<Shim> {
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         link_broken: false,
         quiet_until_ms: None,
+        childless: true,
         hurry: false,
         lingering: false,
         leaving: false,
@@ -306,7 +309,7 @@ impl Shim {
     /// Reaps, goes on killing if a kill is under way, and notices when nobody is left.
     fn look_after_tree(&mut self) -> io::Result<()> {
         let mut reaped = Vec::new();
-        let no_child_left = self.tree.reap(&mut reaped)?;
+        self.childless = self.tree.reap(&mut reaped)?;
         // Before the deaths that it was the reason of.
         self.hear_of_budgets()?;
         let leader = self.live_leader();
@@ -318,7 +321,7 @@ impl Shim {
             }
             self.feed(Input::LeaderExited(core_exit(*exit)))?;
         }
-        let empty = no_child_left && self.tree.is_deserted()?;
+        let empty = self.childless && self.tree.is_deserted()?;
         if self.killing.is_some() && !empty {
             self.next_kill_round(!reaped.is_empty())?;
         }

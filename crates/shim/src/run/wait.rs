@@ -51,10 +51,12 @@ impl Shim {
             let streams = task.output.streams().filter(|_| !quiet);
             sources.extend(streams.map(|(place, fd)| (Source::Stream(place), fd.as_fd(), PollFlags::IN)));
             sources.extend(task.stdin.wants().map(|fd| (Source::Stdin, fd, PollFlags::OUT)));
-            let cgroup = self.tree.cgroup().filter(|_| task.leader_reaped);
-            sources.extend(cgroup.map(|cgroup| (Source::Cgroup, cgroup.events(), PollFlags::PRI)));
             sources.extend(self.budget_events().map(|fd| (Source::Budget, fd, PollFlags::PRI)));
         }
+        // While there are children, their deaths are the news. What the cgroup has to say is not asked for then, and it would go
+        // on saying it: a poll that returns at once, for ever.
+        let cgroup = self.tree.cgroup().filter(|_| self.childless && (self.task.is_some() || self.lingering));
+        sources.extend(cgroup.map(|cgroup| (Source::Cgroup, cgroup.events(), PollFlags::PRI)));
         sources
     }
 
