@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
+use belay_os::signal::Signal;
 use belay_protocol::ErrorKind;
 use belay_protocol::event::{EventInfo, FollowParams, ReadParams};
+use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{
-    DaemonGc, EventFollow, EventRead, SessionClose, SessionOpen, TaskStart, notify,
+    DaemonGc, EventFollow, EventRead, SessionClose, SessionOpen, TaskStart, TaskStop, notify,
 };
 use belay_protocol::session::{CloseParams, OpenParams};
-use belay_protocol::task::Status;
-use belay_testkit::{LONG, World};
+use belay_protocol::task::{Status, StopParams};
+use belay_testkit::{LONG, World, wait_until};
 
 use crate::patient::{Patient, connect};
 use crate::support::{builder, refused, stop_of, world};
@@ -251,4 +253,27 @@ fn a_reader_can_ask_for_some_and_the_numbers_stay() {
         let error = refused(world.client().call::<EventRead>(&odd));
         assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("types")));
     }
+}
+
+// proves K6
+#[test]
+fn a_stop_that_takes_long_is_told_when_it_begins() {
+    let world = world();
+    let mut client = world.client();
+    let id = world.run_detached(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
+    world.wait_for_output(&id, "ready", |said| said == b"ready\n");
+    let follower = world.spawn(["events", "-f", "--type", "task.stopping", "--json"]);
+    wait_until("a follower", LONG, || match world.status().clients {
+        3.. => Ok(()),
+        clients => Err(format!("{clients} clients")),
+    });
+    // Nothing else happens after it: neither an end, nor a question, nor somebody who leaves.
+    let stop = StopParams { wait: false, grace_ms: Some(500_000), ..stop_of(&id) };
+    client.call::<TaskStop>(&stop).unwrap();
+    let line = follower.wait_for_stdout("the beginning of the stop", |said| said.ends_with(b"\n"));
+    let told: EventInfo = serde_json::from_slice(&line).unwrap();
+    assert_eq!((told.kind.as_str(), told.task.as_ref()), ("task.stopping", Some(&id)));
+    client.call::<TaskStop>(&StopParams { level: Some(StopLevel::Kill), ..stop_of(&id) }).unwrap();
+    follower.signal(Signal::TERM);
+    follower.finish();
 }

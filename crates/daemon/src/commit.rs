@@ -21,8 +21,8 @@ impl<W: World> Core<W> {
             self.journal.commit(&self.batch)?;
             self.batch = Batch::default();
         }
-        if let Some(key) = self.retry.take() {
-            self.timers.remove(&key);
+        for key in [self.retry.take(), self.held.take()].into_iter().flatten() {
+            self.disarm(key);
         }
         self.actions.append(&mut self.durable);
         self.last.append(&mut self.acks);
@@ -53,6 +53,29 @@ impl<W: World> Core<W> {
             } else if self.retry.is_none() {
                 self.retry = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
             }
+        }
+    }
+
+    /// Leaves the batch for what follows it in a moment, mostly an end. Its shim keeps what is not acknowledged.
+    pub(crate) fn hold_batch(&mut self) {
+        if self.held.is_none() {
+            self.held = Some(self.arm(bounds::HOLD_MS, Timer::Hold));
+        }
+    }
+
+    /// What is noted does not stay beside the database for long.
+    pub(crate) fn watch_notes(&mut self) {
+        match (self.journal.is_settled(), self.settling) {
+            (false, None) => {
+                self.noted_ms.0 = self.now.mono_ms;
+                self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
+            }
+            // Somebody has asked for it meanwhile.
+            (true, Some(key)) => {
+                self.disarm(key);
+                self.settling = None;
+            }
+            _ => {}
         }
     }
 

@@ -70,6 +70,8 @@ pub struct Core<W> {
     idle: Option<TimerKey>,
     pub(crate) retry: Option<TimerKey>,
     pub(crate) settling: Option<TimerKey>,
+    /// When what can wait in the batch is written at the latest.
+    pub(crate) held: Option<TimerKey>,
     /// When the first note was made that is not in the database yet, and the last.
     pub(crate) noted_ms: (u64, u64),
     pub(crate) batch: Batch,
@@ -249,6 +251,8 @@ pub(crate) enum Timer {
     Idle,
     /// Shims that were left alone for a moment may forget their ends.
     Acks,
+    /// What waits in the batch has waited long enough.
+    Hold,
     /// The journal could not be written and is tried again.
     Commit,
     /// What the journal has noted is brought into its database.
@@ -296,6 +300,7 @@ impl<W: World> Core<W> {
             idle: None,
             retry: None,
             settling: None,
+            held: None,
             noted_ms: (0, 0),
             batch: Batch::default(),
             actions: Vec::new(),
@@ -313,8 +318,9 @@ impl<W: World> Core<W> {
     /// One thing happened: what has to be done about it, in order. What is said is durable by then.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         self.now = now;
+        let can_wait = event.can_wait();
         self.dispatch(event);
-        self.settle();
+        self.settle(can_wait);
         std::mem::take(&mut self.actions)
     }
 
@@ -353,24 +359,16 @@ impl<W: World> Core<W> {
     }
 
     /// After every event: make durable what must be, serve who waits for it, and see whether there is nothing left to do.
-    fn settle(&mut self) {
-        if !(self.batch.is_empty() && self.changed.is_empty()) && self.retry.is_none() {
-            self.commit_or_retry();
+    fn settle(&mut self, can_wait: bool) {
+        let news = !(self.batch.is_empty() && self.changed.is_empty());
+        match (news && self.retry.is_none(), can_wait) {
+            (true, true) => self.hold_batch(),
+            (true, false) => self.commit_or_retry(),
+            (false, _) => {}
         }
         self.start_hooks();
         self.release();
-        match (self.journal.is_settled(), self.settling) {
-            (false, None) => {
-                self.noted_ms.0 = self.now.mono_ms;
-                self.settling = Some(self.arm(bounds::SETTLE_MS, Timer::Settle));
-            }
-            // Somebody has asked for it meanwhile.
-            (true, Some(key)) => {
-                self.disarm(key);
-                self.settling = None;
-            }
-            _ => {}
-        }
+        self.watch_notes();
         self.collect_now_and_then();
         self.refill_pool();
         self.watch_idleness();
@@ -447,6 +445,8 @@ impl<W: World> Core<W> {
                     self.commit_or_retry();
                 }
                 Timer::Settle => self.settle_soon(),
+                // Whatever else happens takes it along.
+                Timer::Hold => self.held = None,
             }
         }
     }

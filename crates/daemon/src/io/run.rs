@@ -13,6 +13,7 @@ use belay_record::frame;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use super::alarm::Alarm;
 use super::outbox::{Outbox, Scratch};
 use super::real::RealWorld;
 use super::{lost, reading, search, server, shims};
@@ -69,17 +70,15 @@ pub(crate) struct Hub {
     pub(crate) scratch: Scratch,
     /// What clients have sent of lines that have no end yet.
     pub(crate) unfinished_bytes: Cell<usize>,
-    timer: Notify,
-    /// When whoever keeps the time looks again.
-    asleep_until: Cell<Option<u64>>,
+    alarm: Alarm,
     serving: Notify,
     exit: Notify,
     numbers: Cell<u64>,
 }
 
 impl Hub {
-    pub(crate) fn new(core: Core<RealWorld>, recipe: ShimRecipe) -> Rc<Self> {
-        Rc::new(Self {
+    pub(crate) fn new(core: Core<RealWorld>, recipe: ShimRecipe) -> std::io::Result<Rc<Self>> {
+        Ok(Rc::new(Self {
             core: RefCell::new(core),
             inbox: RefCell::default(),
             busy: Cell::new(false),
@@ -92,12 +91,11 @@ impl Hub {
             pid: belay_os::process::own_identity().pid,
             scratch: RefCell::new(vec![0; server::READ_BYTES].into_boxed_slice()),
             unfinished_bytes: Cell::new(0),
-            timer: Notify::new(),
-            asleep_until: Cell::new(None),
+            alarm: Alarm::new()?,
             serving: Notify::new(),
             exit: Notify::new(),
             numbers: Cell::new(0),
-        })
+        }))
     }
 
     pub(crate) fn next_client(&self) -> ClientId {
@@ -119,10 +117,8 @@ impl Hub {
             }
         }
         self.busy.set(false);
-        // Whoever sleeps too short looks and sleeps again; being woken for nothing costs more.
-        let next = self.core.borrow().next_deadline();
-        if next.is_some_and(|next| self.asleep_until.get().is_none_or(|until| next < until)) {
-            self.timer.notify_one();
+        if let Some(at_ms) = self.core.borrow().next_deadline() {
+            self.alarm.ring_by(at_ms);
         }
         if self.core.borrow().is_serving() {
             self.serving.notify_one();
@@ -222,21 +218,10 @@ impl Hub {
     }
 }
 
-/// Sleeps until the core's next deadline; when there is none, until there is one.
+/// Lets the core look whenever the alarm rings.
 async fn keep_time(hub: Rc<Hub>) {
-    loop {
-        let deadline = hub.core.borrow().next_deadline();
-        hub.asleep_until.set(deadline);
-        match deadline {
-            None => hub.timer.notified().await,
-            Some(at) => {
-                let left = Duration::from_millis(at.saturating_sub(monotonic_ms()));
-                tokio::select! {
-                    () = tokio::time::sleep(left) => hub.dispatch(Event::Tick),
-                    () = hub.timer.notified() => {}
-                }
-            }
-        }
+    while hub.alarm.rung().await.is_ok() {
+        hub.dispatch(Event::Tick);
     }
 }
 

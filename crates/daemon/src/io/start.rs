@@ -167,7 +167,7 @@ impl Prepared {
         let local = tokio::task::LocalSet::new();
         let result = local.block_on(&runtime, async move {
             let listener = tokio::net::UnixListener::from_std(listener).map_err(|error| error.to_string())?;
-            let hub = Hub::new(core, recipe);
+            let hub = Hub::new(core, recipe).map_err(|error| format!("no timer: {error}"))?;
             let tell = move || {
                 let _ = ready.tell(READY);
             };
