@@ -35,23 +35,27 @@ pub(crate) fn at_rest(shell: Pid, children: usize) -> Outcome {
 }
 
 /// Holds a shell with so many children in a cgroup (where one can be had), ends all of it and prints how many microseconds
-/// that took. `raw`: `cgroup.kill` and `wait` until there is no child. `loop`: the product's loop of killing, without the
-/// product.
+/// that took. `raw`: `cgroup.kill` and `wait` until there is no child. `asked`: the same by one who sleeps until a line comes,
+/// and answers when it is done; says `ready` before. `loop`: the product's loop of killing, without the product.
 pub(crate) fn hold(way: &str, children: usize) -> Outcome {
     belay_os::tree::become_subreaper()?;
     let base = probe(&format!("belay-bench-hold-{}", std::process::id())).usable;
     let cgroup = base.as_ref().map(|base| Cgroup::create(base, "task")).transpose()?;
     let mut tree = Tree::new(cgroup);
     at_rest(start(&shell_line(children), &tree)?, children)?;
+    if way == "asked" {
+        println!("ready");
+        std::io::stdin().read_line(&mut String::new())?;
+    }
     let began = Instant::now();
-    match tree.cgroup().filter(|_| way == "raw") {
+    match tree.cgroup().filter(|_| way != "loop") {
         Some(cgroup) => {
             cgroup.kill()?;
             reap_all()?;
         }
         None => drop(tree.kill_until_empty(20_000)?),
     }
-    let took = began.elapsed();
+    println!("{}", began.elapsed().as_micros());
     if !tree.is_empty()? {
         return Err("the tree is not empty".into());
     }
@@ -61,7 +65,6 @@ pub(crate) fn hold(way: &str, children: usize) -> Outcome {
     if let Some(base) = base {
         std::fs::remove_dir(base)?;
     }
-    println!("{}", took.as_micros());
     Ok(())
 }
 

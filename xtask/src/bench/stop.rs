@@ -1,5 +1,7 @@
 //! `stop`: from asking to the receipt that says that nobody is left, against the raw mechanism in a bare holder.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use belay_client::Client;
@@ -9,22 +11,29 @@ use super::measure::{ROUNDS, compare, time};
 use super::parts::{at_rest, shell_line};
 use super::report::{Report, Target, shown_time};
 use super::world::{World, kill_params, start_detached};
-use crate::run::{Outcome, command, output};
+use crate::run::{Outcome, command, output, start};
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let world = World::new()?;
     let mut client = world.connect()?;
     for (what, children, times) in [("a shell and two children", 2, 30), ("200 processes", 200, 1)] {
         let ours = || stop(&mut client, children);
-        let [ours, raw, looped] = compare(
+        let [ours, raw, asked, looped] = compare(
             ROUNDS,
             times,
-            [Box::new(ours), Box::new(|| held("raw", children)), Box::new(|| held("loop", children))],
+            [
+                Box::new(ours),
+                Box::new(|| held("raw", children)),
+                Box::new(|| asked(children)),
+                Box::new(|| held("loop", children)),
+            ],
         )?;
         let what = format!("stop of {what}, level kill, by RPC");
         report.times("stop", &what, ours, ("`cgroup.kill` and wait", raw), Target::AtMost(2.0));
         report.note(format!(
-            "{what}: belay-os's loop of killing in a bare holder takes {}",
+            "{what}: a bare holder that sleeps and is asked over a pipe takes {}; belay-os's loop of killing, in a bare \
+             holder, {}",
+            shown_time(asked),
             shown_time(looped)
         ));
     }
@@ -42,7 +51,27 @@ fn stop(client: &mut Client, children: usize) -> Outcome<Duration> {
     })
 }
 
+fn holder(way: &str, children: usize) -> Outcome<Command> {
+    Ok(command(std::env::current_exe()?, &["part", "hold", way, &children.to_string()]))
+}
+
 fn held(way: &str, children: usize) -> Outcome<Duration> {
-    let said = output(&mut command(std::env::current_exe()?, &["part", "hold", way, &children.to_string()]))?;
-    Ok(Duration::from_micros(said.trim().parse()?))
+    Ok(Duration::from_micros(output(&mut holder(way, children)?)?.trim().parse()?))
+}
+
+/// From asking a bare holder to its answer.
+fn asked(children: usize) -> Outcome<Duration> {
+    let mut holder = start(holder("asked", children)?.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+    let (Some(mut ask), Some(answers)) = (holder.stdin.take(), holder.stdout.take()) else {
+        return Err("the holder has no pipes".into());
+    };
+    let mut answers = BufReader::new(answers);
+    let mut line = String::new();
+    answers.read_line(&mut line)?;
+    let took = time(|| {
+        ask.write_all(b"\n")?;
+        answers.read_line(&mut line)?;
+        Ok(())
+    })?;
+    if holder.wait()?.success() { Ok(took) } else { Err(format!("the holder said {line:?}").into()) }
 }
