@@ -17,6 +17,9 @@ pub type Pid = i32;
 /// How much of a command line is kept.
 const COMMAND_LIMIT: usize = 4096;
 
+/// In the kernel's flags of a thread that has begun to exit.
+const PF_EXITING: u64 = 0x4;
+
 /// A process, once and for all: numbers are used again, but never with the same start time in one boot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Identity {
@@ -70,6 +73,8 @@ pub(crate) struct Stat {
     pub(crate) ppid: Pid,
     pub(crate) pgid: Pid,
     pub(crate) sid: Pid,
+    /// Its first thread is on its way out.
+    pub(crate) exiting: bool,
     pub(crate) cpu_ticks: u64,
     /// Of the children that it has waited for, and theirs.
     pub(crate) waited_ticks: u64,
@@ -96,7 +101,8 @@ pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
     let ppid = fields.next()?.parse().ok()?; // 4
     let pgid = fields.next()?.parse().ok()?; // 5
     let sid = fields.next()?.parse().ok()?; // 6
-    let user: u64 = fields.nth(7)?.parse().ok()?; // 14
+    let flags: u64 = fields.nth(2)?.parse().ok()?; // 9
+    let user: u64 = fields.nth(4)?.parse().ok()?; // 14
     let system: u64 = fields.next()?.parse().ok()?; // 15
     let waited_user: u64 = fields.next()?.parse().ok()?; // 16
     let waited_system: u64 = fields.next()?.parse().ok()?; // 17
@@ -109,6 +115,7 @@ pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
         ppid,
         pgid,
         sid,
+        exiting: flags & PF_EXITING != 0,
         cpu_ticks: user.saturating_add(system),
         waited_ticks: waited_user.saturating_add(waited_system),
         threads: u32::try_from(threads).unwrap_or(0),
@@ -256,6 +263,13 @@ pub fn is_alive(id: Identity) -> bool {
     stat(id.pid).is_some_and(|stat| stat.identity == id && !stat.is_dead())
 }
 
+/// Whether exactly this process is gone or past everything but its end: it does nothing more, and what `/proc` shows of it is no longer
+/// to be relied on.
+pub fn is_leaving(id: Identity) -> bool {
+    let stays = |stat: Stat| stat.identity == id && !stat.is_dead() && !(stat.exiting && stat.threads <= 1);
+    !stat(id.pid).is_some_and(stays)
+}
+
 /// The calling process. (With `/proc` missing the start time is 0, which no other process has.)
 pub fn own_identity() -> Identity {
     let pid = own_pid();
@@ -320,6 +334,15 @@ mod tests {
         assert_eq!(stat.identity, Identity { pid: 42, start_ticks: 12345 });
         assert_eq!((stat.state, stat.ppid, stat.pgid, stat.sid), ('S', 7, 8, 9));
         assert_eq!((stat.cpu_ticks, stat.waited_ticks, stat.threads, stat.rss_pages), (110, 15, 3, 77));
+        assert!(!stat.exiting);
+    }
+
+    #[test]
+    fn one_on_its_way_out_is_known_by_its_flags() {
+        let line = b"42 (sh) R 7 8 9 0 -1 4194308 1 2 3 4 50 60 7 8 20 0 1 0 12345 1000 77";
+        assert!(parse_stat(line).unwrap().exiting);
+        assert!(!is_leaving(own_identity()));
+        assert!(is_leaving(Identity { start_ticks: 1, ..own_identity() }), "another has that number now");
     }
 
     #[test]

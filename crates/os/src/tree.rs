@@ -326,6 +326,7 @@ impl Round {
             ppid: 0,
             pgid: 0,
             sid: 0,
+            exiting: false,
             waited_ticks: 0,
             cpu_ticks: 0,
             threads: 1,

@@ -103,6 +103,8 @@ impl Others {
         let strays: Vec<i32> = children
             .iter()
             .filter(|child| child.ppid == own && !self.is_ours(child) && !self.is_of_another(child))
+            // Whoever is dying shows nothing of whose it is: it would be counted by every search.
+            .filter(|child| !process::is_leaving(child.identity))
             .map(|child| child.identity.pid)
             .collect();
         let mut found: Vec<ProcessInfo> = Vec::new();
