@@ -8,7 +8,7 @@ use belay_protocol::shim::ToShim;
 use belay_protocol::task::TaskInfo;
 use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
-use belay_record::{LogReader, MemoryLog, Piece, Stream};
+use belay_record::{LogReader, MemoryLog, Piece, Slice, Stream};
 
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
@@ -149,20 +149,27 @@ impl<W: World> Core<W> {
         };
         let read = log.and_then(|log| log.read(follow.next, bounds::FOLLOW_BYTES, follow.stream));
         let Some(follow) = self.follows.get_mut(&id) else { return false };
-        let mut slice = match read {
-            Ok(slice) => slice,
-            Err(error) => {
-                let message = format!("the output of task {} cannot be read: {error}", follow.task);
+        let mut failed = None;
+        let mut slice = read.unwrap_or_else(|error| {
+            failed = Some(format!("the output of task {} cannot be read: {error}", follow.task));
+            Slice { next: follow.next, ..Slice::default() }
+        });
+        if slice.next == follow.next {
+            // Nothing to be had: either nothing yet, or its last bytes were lost to a full disk, or cannot be read. Whoever waits
+            // for the end gets it all the same.
+            let total = follow.total;
+            if let Some(total) = total {
+                slice.gaps.push([follow.next, total]);
+                slice.next = total;
+            }
+            if let Some(message) = failed {
                 self.notice(message, "");
+            }
+            if total.is_none() {
                 return false;
             }
-        };
-        if slice.next == follow.next {
-            // Nothing on disk: either nothing yet, or its last bytes were lost to a full disk.
-            let Some(total) = follow.total else { return false };
-            slice.gaps.push([follow.next, total]);
-            slice.next = total;
         }
+        let Some(follow) = self.follows.get_mut(&id) else { return false };
         follow.next = slice.next;
         if slice.pieces.is_empty() && slice.gaps.is_empty() {
             return true;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 pub use crate::probe::{Layout, Probe, mount_point, probe};
-use crate::process::Pid;
+use crate::process::{Pid, read_at};
 
 /// How deep a task may nest cgroups before the rest is not looked at. The kernel's own limit is a setting.
 const DEPTH_LIMIT: usize = 64;
@@ -101,6 +101,22 @@ impl Cgroup {
     /// Listing a cgroup costs more than reading who is in it; the kernel counts a link for each one below.
     fn has_subgroups(&self) -> bool {
         rustix::fs::fstat(&self.dir).map_or(true, |stat| stat.st_nlink != 2)
+    }
+
+    /// Whether nobody has frozen it, divided it or changed its kind: whoever lives in it may do all of that.
+    pub(crate) fn is_as_made(&self) -> bool {
+        let says = |name: &str, expected: &[u8]| {
+            let mut buffer = [0_u8; 256];
+            match read_at(self.dir.as_fd(), name, &mut buffer) {
+                Some(filled) => buffer.get(..filled).is_some_and(|text| text.trim_ascii() == expected),
+                // Older kernels have no such thing.
+                None => true,
+            }
+        };
+        !self.has_subgroups()
+            && says("cgroup.freeze", b"0")
+            && says("cgroup.type", b"domain")
+            && says("cgroup.subtree_control", b"")
     }
 
     /// Removes it and makes it again: empty, and as if it had never been killed.

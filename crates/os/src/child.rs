@@ -177,11 +177,26 @@ fn redirect(mut sources: [RawFd; 3]) -> Step {
 }
 
 fn limit_resource(limit: Rlimit) -> Step {
-    let pair = [limit.soft, limit.hard];
+    match change_limit(limit.resource, [limit.soft, limit.hard]) {
+        Err(libc::EPERM) => {
+            // Whoever started the daemon has given up more than whoever asks now: what is left of it.
+            let mut now = [0_u64; 2];
+            let none = ptr::null::<c_void>();
+            // SAFETY: the kernel's `rlimit64` is two 64-bit numbers, infinity being all ones; no new limit is given.
+            unsafe { libc::syscall(libc::SYS_prlimit64, 0, limit.resource, none, now.as_mut_ptr()) };
+            let most = now[1];
+            let capped = change_limit(limit.resource, [limit.soft.min(most), limit.hard.min(most)]);
+            capped.map_err(|_| failed(Stage::Limits))
+        }
+        other => other.map_err(|_| failed(Stage::Limits)),
+    }
+}
+
+fn change_limit(resource: u32, pair: [u64; 2]) -> Result<(), i32> {
     let none = ptr::null_mut::<c_void>();
     // SAFETY: the kernel's `rlimit64` is two 64-bit numbers, infinity being all ones; the old limit is not asked for.
-    let result = unsafe { libc::syscall(libc::SYS_prlimit64, 0, limit.resource, pair.as_ptr(), none) };
-    if result < 0 { Err(failed(Stage::Limits)) } else { Ok(()) }
+    let result = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, pair.as_ptr(), none) };
+    if result < 0 { Err(errno()) } else { Ok(()) }
 }
 
 /// Tries the candidates as `execvp` does; returns only with what is to be told.

@@ -247,6 +247,8 @@ pub fn ancestors(pid: Pid) -> io::Result<Option<Vec<Pid>>> {
             found.push(next);
             match stat(next) {
                 Some(above) => next = above.ppid,
+                // Another user's, whom `/proc` does not show here (hidepid): nothing can be seen beyond it.
+                None if is_hidden(next) => return Ok(Some(found)),
                 None => break,
             }
         }
@@ -256,6 +258,12 @@ pub fn ancestors(pid: Pid) -> io::Result<Option<Vec<Pid>>> {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok(None)
+}
+
+/// Whether there is a process with this number that is not ours to look at.
+fn is_hidden(pid: Pid) -> bool {
+    let pid = rustix::process::Pid::from_raw(pid.max(0));
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::PERM))
 }
 
 /// Whether exactly this process still runs: the same number, the same start time, and not dead.

@@ -226,6 +226,11 @@ pub fn reset_dispositions() -> io::Result<()> {
     Ok(())
 }
 
+/// Makes a write beyond the limit on the size of files fail with `EFBIG`, instead of ending the process without a word.
+pub fn survive_file_limit() -> io::Result<()> {
+    block(&signal_set([Signal::XFSZ]))
+}
+
 /// The kernel's `sigaction`, of which only the first word, the handler, is of interest; the rest is generous room.
 type KernelAction = [libc::sighandler_t; 8];
 

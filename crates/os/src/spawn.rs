@@ -107,7 +107,7 @@ pub enum Stage {
     Program,
     /// The program is there; the interpreter or loader that it asks for is not.
     Interpreter,
-    /// It was started, and `/proc` did not say who it is. It has been killed.
+    /// It was started, and `/proc` did not say who it is. It has been killed; whoever it had started meanwhile has not.
     Proc,
 }
 
@@ -152,14 +152,22 @@ pub fn spawn(spec: &SpawnSpec<'_>) -> Result<Spawned, SpawnError> {
         return Err(SpawnError { stage: Stage::Program, errno: libc::ENOENT, path: None });
     }
     let candidates = candidates(program, spec.envp);
+    // Kept free for the look at the child: once that runs, it is too late for having no descriptor.
+    let reserve = rustix::io::fcntl_dupfd_cloexec(spec.stdin, 0);
+    let reserve = reserve.map_err(|errno| resources(errno.raw_os_error()))?;
     let before = born::ticks();
     let child = start(spec, &candidates, make)?;
+    drop(reserve);
     // Our child, and not reaped: the number is its own, even if it has ended by now.
     if let Some(identity) = born::child(child.pid, before, born::ticks()) {
         return Ok(Spawned { identity, pidfd: child.pidfd });
     }
     clone::abandon(child.pid);
     Err(SpawnError { stage: Stage::Proc, errno: libc::ENOENT, path: Some("/proc".into()) })
+}
+
+fn resources(errno: i32) -> SpawnError {
+    SpawnError { stage: Stage::Resources, errno, path: None }
 }
 
 /// The paths to try, in order: the program as it stands if it has a `/`, or its name in each directory of PATH.
@@ -230,7 +238,7 @@ fn make(orders: &mut Orders, cgroup: Option<BorrowedFd<'_>>) -> Result<Child, Sp
 
 /// The slow road: a copy of the caller, whose report comes through a pipe that closes as it executes.
 fn fork(orders: &mut Orders) -> Result<Child, SpawnError> {
-    let failed = |errno| SpawnError { stage: Stage::Resources, errno, path: None };
+    let failed = resources;
     let (reader, writer) =
         crate::fds::pipe_above_stdio().map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
     orders.report_pipe = writer.as_raw_fd();

@@ -111,12 +111,12 @@ impl Tree {
     }
 
     /// Makes an empty tree fit for the next task. A cgroup that was killed is made anew, under the same name: newer
-    /// kernels (6.18 does) kill whoever is born into it from outside afterwards, too.
+    /// kernels (6.18 does) kill whoever is born into it from outside afterwards, too. So is one that its last tree has changed.
     pub fn renew(&mut self) -> io::Result<()> {
-        if !std::mem::take(&mut self.killed) {
-            return Ok(());
-        }
-        self.cgroup = self.cgroup.take().map(Cgroup::renew).transpose()?;
+        let killed = std::mem::take(&mut self.killed);
+        let Some(cgroup) = self.cgroup.take() else { return Ok(()) };
+        let as_made = !killed && cgroup.is_as_made();
+        self.cgroup = Some(if as_made { cgroup } else { cgroup.renew()? });
         Ok(())
     }
 

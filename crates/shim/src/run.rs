@@ -40,6 +40,9 @@ use crate::stdin::Stdin;
 /// How long the streams are left alone when a death is to be expected.
 const QUIET_MS: u64 = 2;
 
+/// How long those are killed who came of a start that failed.
+const UNHELD_MS: u64 = 5_000;
+
 /// `belay shim NAME SOCKET [CGROUP]`, with the daemon's connection as standard input. Started by a daemon only.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     match set_up(args) {
@@ -257,6 +260,7 @@ impl Shim {
             Ok(made) => made,
             Err(failure) => return Input::Spawned(Err(failure)),
         };
+        let result = result.map_err(|failure| self.leave_nobody(failure));
         let (mut output, stdin) = if let Some(earlier) = self.task.take() {
             (earlier.output, stdin.after(earlier.stdin))
         } else {
@@ -267,6 +271,19 @@ impl Shim {
         self.task = Some(Task { leader, leader_reaped: false, output, stdin, slave });
         self.see_where_it_lives();
         Input::Spawned(result)
+    }
+
+    /// What is told as not started does not run, nor does anybody that it may have started before it was given up.
+    fn leave_nobody(&mut self, failure: SpawnFailure) -> SpawnFailure {
+        if self.tree.is_empty().unwrap_or(true) {
+            return failure;
+        }
+        let survivors = self.tree.kill_until_empty(UNHELD_MS).map_or(0, |killed| killed.survivors.len());
+        let ran = match survivors {
+            0 => "it had begun, and was ended".to_owned(),
+            left => format!("it had begun, and {left} of its processes could not be ended"),
+        };
+        SpawnFailure { message: format!("{}; {ran}", failure.message), ..failure }
     }
 
     fn spawn_on_pipes(&mut self, start: &Start) -> Result<Made, SpawnFailure> {

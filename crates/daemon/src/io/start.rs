@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use belay_journal::{Journal, Opened};
 use belay_os::cgroup::{Layout, Probe, probe};
 use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
-use belay_os::fds;
 use belay_os::spawn::Rlimit;
+use belay_os::{fds, signal};
 use belay_protocol::Bytes;
 use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo, Enforcer};
 use belay_protocol::vars;
@@ -97,6 +97,8 @@ fn directories(mut args: impl Iterator<Item = OsString>) -> Result<(PathBuf, Pat
 }
 
 fn be_daemon(settings: Settings, home: &Path, runtime_dir: &Path, ready: ReadyPipe) -> Result<(), String> {
+    // What is made here is for this user alone, and for this user fully: whoever started us may have wanted less of its own files.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     match prepare(settings, home, runtime_dir) {
         Ok(None) => {
             // Another daemon has the home: whoever asked for one has one.
@@ -125,6 +127,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         return Ok(None);
     };
     log_panics(home);
+    signal::survive_file_limit().map_err(|error| format!("no signal can be blocked: {error}"))?;
     let rlimits = fds::raise_nofile().map(|before: Rlimit| vec![before]).unwrap_or_default();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
     let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
