@@ -8,6 +8,7 @@
 )]
 
 mod adopt;
+mod asked;
 mod attach;
 mod attacks;
 mod bad_days;
