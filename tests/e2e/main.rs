@@ -40,6 +40,7 @@ mod notices;
 mod output;
 mod patient;
 mod people;
+mod places;
 mod pressure;
 mod raw;
 mod readers;

@@ -64,7 +64,8 @@ fn on_the_way_to_it() {
     exit code 4
     "#);
     let (dir, hint) = ("/run/belay".into(), "chmod 700 /run/belay".to_owned());
-    let open = ClientError::Refused { dir, problem: "is open to others (mode 0755)".into(), hint };
+    let what = "the runtime directory";
+    let open = ClientError::Refused { what, dir, problem: "is open to others (mode 0755)".into(), hint };
     insta::assert_snapshot!(shown(open), @r#"
     error: the runtime directory /run/belay is open to others (mode 0755)
      hint: chmod 700 /run/belay
