@@ -16,11 +16,10 @@ fn shown(error: impl Into<CliError>) -> String {
 fn from_the_daemon() {
     let ambiguous = RpcError::new(ErrorKind::Ambiguous, "several tasks begin with \"sh-4\"")
         .ids(vec!["sh-4f".into(), "sh-4g".into()])
-        .hint("give more of the id");
+        .hint("one of: sh-4f, sh-4g");
     insta::assert_snapshot!(shown(ambiguous), @r#"
     error: several tasks begin with "sh-4"
-     hint: these fit: sh-4f, sh-4g
-     hint: give more of the id
+     hint: one of: sh-4f, sh-4g
     exit code 1
     "#);
     let missing = RpcError::new(ErrorKind::NotFound, "there is no task \"sh-\x1b[31mx\"").hint("belay ps -a");
