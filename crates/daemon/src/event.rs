@@ -120,6 +120,12 @@ pub enum Action {
         name: String,
     },
     /// Nobody listens there any more.
+    /// What a dead shim left that held no task: its socket and its cgroup. Nothing if it lives.
+    ClearShim {
+        name: String,
+        process: ProcessId,
+        cgroup: Option<PathBuf>,
+    },
     RemoveSocket {
         name: String,
     },

@@ -145,6 +145,7 @@ impl Hub {
                     outbox.push(bytes);
                 }
             }
+            Action::ClearShim { name, process, cgroup } => lost::clear(self, &name, process, cgroup),
             Action::RemoveSocket { name } => {
                 let _ = std::fs::remove_file(self.recipe.socket(&name));
             }

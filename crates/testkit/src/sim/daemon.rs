@@ -113,6 +113,11 @@ impl Sim {
                     self.send_down(link, Packet::Message(message));
                 }
             }
+            Action::ClearShim { name, process, .. } => {
+                if !self.machine.shims.borrow().contains(&(process.pid, process.start_ticks)) {
+                    self.machine.sockets.borrow_mut().remove(&name);
+                }
+            }
             Action::RemoveSocket { name } => drop(self.machine.sockets.borrow_mut().remove(&name)),
             Action::DropShim { shim } => {
                 if let Some(link) = daemon.links.remove(&shim) {
