@@ -44,6 +44,7 @@ mod places;
 mod pressure;
 mod raw;
 mod readers;
+mod reboot;
 mod retention;
 mod retry;
 mod rights;
