@@ -26,6 +26,7 @@ mod failures;
 mod flood;
 mod foreground;
 mod grep;
+mod half_closed;
 mod head;
 mod held;
 mod hooks;

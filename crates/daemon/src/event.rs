@@ -46,6 +46,10 @@ pub enum Event {
         client: ClientId,
         bytes: usize,
     },
+    /// The client says no more, and listens still: it has closed its writing side.
+    ClientSaidAll {
+        client: ClientId,
+    },
     ClientGone {
         client: ClientId,
     },
@@ -114,6 +118,10 @@ pub enum Action {
     Send {
         client: ClientId,
         lines: Vec<u8>,
+    },
+    /// Let the connection go when everything has left.
+    CloseClient {
+        client: ClientId,
     },
     SpawnShim {
         shim: ShimId,

@@ -135,6 +135,11 @@ impl Hub {
                     self.room.notify_one();
                 }
             }
+            Action::CloseClient { client } => {
+                if let Some(outbox) = self.clients.borrow().get(&client) {
+                    outbox.close();
+                }
+            }
             Action::SpawnShim { shim, name } => shims::spawn(self, shim, &name),
             Action::ConnectShim { shim, name } => shims::connect(self, shim, &name),
             Action::ToShim { shim, message } => {

@@ -101,6 +101,8 @@ impl Sim {
                 let mut lines = lines.split_inclusive(|byte| *byte == b'\n');
                 return lines.try_for_each(|line| self.answer_client(client, line));
             }
+            // Clients in here say what they have to say, and leave altogether.
+            Action::CloseClient { .. } => {}
             Action::SpawnShim { shim, name } => self.spawn_shim(shim, &name),
             Action::ConnectShim { shim, name } => {
                 let at = now + self.rng.pick(&[0, 1, 2, 30]);
