@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use belay_os::signal::Signal;
 use belay_protocol::daemon::DoctorResult;
 use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
-use belay_testkit::{LONG, Seen, World, end, example, is_alive, look_at, send_signal, wait_until};
+use belay_testkit::{LONG, Seen, World, end, example, freeze, is_alive, look_at, send_signal, wait_until};
 
 use rustix::process::{Pid, WaitOptions};
 
@@ -142,6 +142,31 @@ fn a_killed_shim_leaves_neither_socket_nor_cgroup_and_no_other_loses_its_own() {
     assert_eq!(world.get(&sibling.id).status, Status::Running);
     world.kill_daemon();
     assert_eq!(world.get(&sibling.id).status, Status::Running, "and its socket is where it was");
+}
+
+// proves D3
+#[test]
+fn shims_that_are_killed_with_their_daemon_leave_nothing_to_the_next() {
+    let world = world();
+    let task = world.inspect(&world.run_detached(["sleep", FOREVER]));
+    let holder = task.held_by.as_ref().unwrap().shim_pid;
+    let idle = wait_until("shims that wait for a task", LONG, || {
+        let idle: Vec<Seen> = world.shims().into_iter().filter(|shim| shim.identity.pid != holder).collect();
+        if idle.is_empty() { Err("none".to_owned()) } else { Ok(idle) }
+    });
+    let before = traces_of_shims(&world);
+    let daemon = world.daemon().unwrap().identity;
+    let _frozen = freeze(daemon.pid);
+    for killed in idle.iter().map(|shim| shim.identity).chain([daemon]) {
+        end(killed);
+    }
+    let after = traces_of_shims(&world);
+    for (before, after) in before.iter().zip(&after) {
+        // A shim may have been on its way that was not seen yet: it left by itself.
+        let kept: Vec<&PathBuf> = before.intersection(after).collect();
+        assert_eq!(kept.len(), 1, "the task's own: {kept:?}");
+    }
+    assert_eq!(world.get(&task.id).status, Status::Running);
 }
 
 // proves D3

@@ -192,7 +192,6 @@ impl Hub {
         ready: impl FnOnce(),
     ) -> Result<(), belay_journal::Error> {
         let actions = self.core.borrow_mut().adopt(now())?;
-        shims::sweep(self);
         self.busy.set(true);
         for action in actions {
             self.carry_out(action);
@@ -204,6 +203,8 @@ impl Hub {
         tokio::task::spawn_local(heed_signals(Rc::clone(self)));
         self.serving.notified().await;
         ready();
+        // Not before: shims of which nobody knew are looked at until now, and the dead among them forgotten.
+        shims::sweep(self);
         tokio::select! {
             () = server::accept(self, &listener) => {}
             () = self.exit.notified() => {}
