@@ -43,9 +43,8 @@ fn a_home_that_is_a_file() {
     let world = world();
     let home = world.dir().join("file");
     std::fs::write(&home, "mine").unwrap();
-    let run = home.join("run");
-    let problem = format!("the runtime directory {} cannot be looked at: not a directory", run.display());
-    let hint = "is BELAY_HOME a directory, and yours? Name another one, or set BELAY_RUNTIME_DIR";
+    let problem = format!("the home {} is not a directory", home.display());
+    let hint = "remove it, or set BELAY_HOME to a directory of yours";
     assert_said(&in_home(&world, &home, ECHO), 4, &format!("error: {problem}\n hint: {hint}\n"));
     let doctor = in_home(&world, &home, ["doctor"]);
     assert_eq!(doctor.code, Some(1), "{doctor}");

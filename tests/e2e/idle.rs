@@ -6,7 +6,9 @@ use std::time::Duration;
 use belay_os::signal::Signal;
 use belay_protocol::task::{Status, StopParams};
 use belay_testkit::{LONG, World, wait_until};
+use serde_json::json;
 
+use crate::half_closed::ask_and_finish;
 use crate::support::{FOREVER, builder, stop_of, world};
 
 /// How often each thread of the daemon and of the shims has been given a processor or has left it, and for how long it had one:
@@ -112,4 +114,16 @@ fn nobody_wakes_while_tasks_wait_for_something() {
     nobody_wakes(&world);
     follower.signal(Signal::TERM);
     follower.finish();
+}
+
+// proves D9
+#[test]
+fn nobody_wakes_for_a_client_that_has_said_all_and_waits() {
+    let world = world();
+    let id = world.run_detached(["sh", "-c", ONE, FOREVER]);
+    world.wait_for_output(&id, "ready", |said| said == b"ready\n");
+    let mut waiting = ask_and_finish(&world, &[("task/wait", json!({ "id": id }))]);
+    nobody_wakes(&world);
+    world.stop(&stop_of(&id));
+    assert_eq!(waiting.hear()["result"]["task"]["status"], "cancelled");
 }

@@ -1,12 +1,14 @@
 //! A shim is killed: whoever it held is found and ended, its task is told as lost with what is known of it, and nobody
 //! else notices.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use belay_os::signal::Signal;
 use belay_protocol::daemon::DoctorResult;
 use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
-use belay_testkit::{LONG, Seen, World, end, example, is_alive, look_at, send_signal, wait_until};
+use belay_testkit::{LONG, Seen, World, end, example, freeze, is_alive, look_at, send_signal, wait_until};
 
 use rustix::process::{Pid, WaitOptions};
 
@@ -95,6 +97,76 @@ fn without_a_cgroup() {
 fn as_an_ordinary_user() {
     let world = builder().as_nobody().build();
     a_shim_is_killed(&world);
+}
+
+/// The cgroups of all shims of this world, and their sockets.
+fn traces_of_shims(world: &World) -> [BTreeSet<PathBuf>; 2] {
+    let base = world.status().containment.cgroup.unwrap();
+    [PathBuf::from(base.as_os_str()), world.home().join("run/s")].map(|dir| {
+        let found = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+        found.filter(|entry| !entry.file_type().unwrap().is_file()).map(|entry| entry.path()).collect()
+    })
+}
+
+// proves D3
+#[test]
+fn a_killed_shim_leaves_neither_socket_nor_cgroup_and_no_other_loses_its_own() {
+    let world = world();
+    let sibling = world.inspect(&world.run_detached(["sleep", FOREVER]));
+    let holder = sibling.held_by.as_ref().unwrap().shim_pid;
+    for _ in 0..5 {
+        let tree = start_tree(&world);
+        // Those that wait for a task, and the one that holds this.
+        let killed: Vec<Seen> =
+            world.shims().into_iter().filter(|shim| shim.identity.pid != holder).collect();
+        assert!(killed.len() > 1, "{killed:?}");
+        let before = traces_of_shims(&world);
+        for shim in &killed {
+            end(shim.identity);
+        }
+        wait_lost(&world, &tree.id);
+        let name = |shim: &Seen| shim.cmdline.split(' ').nth(2).unwrap().to_owned();
+        let names: Vec<String> = killed.iter().map(name).collect();
+        let is_of = |path: &PathBuf| names.iter().any(|name| path.to_str().unwrap().contains(name.as_str()));
+        assert_eq!(
+            before.each_ref().map(|all| all.iter().filter(|path| is_of(path)).count()),
+            [names.len(); 2]
+        );
+        wait_until("no trace of the killed", LONG, || {
+            let left: Vec<PathBuf> = traces_of_shims(&world).into_iter().flatten().filter(is_of).collect();
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        });
+        let own = PathBuf::from(sibling.held_by.as_ref().unwrap().cgroup.as_ref().unwrap().as_os_str());
+        assert!(own.is_dir(), "another shim's");
+    }
+    assert_eq!(world.get(&sibling.id).status, Status::Running);
+    world.kill_daemon();
+    assert_eq!(world.get(&sibling.id).status, Status::Running, "and its socket is where it was");
+}
+
+// proves D3
+#[test]
+fn shims_that_are_killed_with_their_daemon_leave_nothing_to_the_next() {
+    let world = world();
+    let task = world.inspect(&world.run_detached(["sleep", FOREVER]));
+    let holder = task.held_by.as_ref().unwrap().shim_pid;
+    let idle = wait_until("shims that wait for a task", LONG, || {
+        let idle: Vec<Seen> = world.shims().into_iter().filter(|shim| shim.identity.pid != holder).collect();
+        if idle.is_empty() { Err("none".to_owned()) } else { Ok(idle) }
+    });
+    let before = traces_of_shims(&world);
+    let daemon = world.daemon().unwrap().identity;
+    let _frozen = freeze(daemon.pid);
+    for killed in idle.iter().map(|shim| shim.identity).chain([daemon]) {
+        end(killed);
+    }
+    let after = traces_of_shims(&world);
+    for (before, after) in before.iter().zip(&after) {
+        // A shim may have been on its way that was not seen yet: it left by itself.
+        let kept: Vec<&PathBuf> = before.intersection(after).collect();
+        assert_eq!(kept.len(), 1, "the task's own: {kept:?}");
+    }
+    assert_eq!(world.get(&task.id).status, Status::Running);
 }
 
 // proves D3

@@ -8,6 +8,7 @@
 )]
 
 mod adopt;
+mod asked;
 mod attach;
 mod attacks;
 mod bad_days;
@@ -25,6 +26,7 @@ mod failures;
 mod flood;
 mod foreground;
 mod grep;
+mod half_closed;
 mod head;
 mod held;
 mod hooks;
@@ -39,9 +41,11 @@ mod notices;
 mod output;
 mod patient;
 mod people;
+mod places;
 mod pressure;
 mod raw;
 mod readers;
+mod reboot;
 mod retention;
 mod retry;
 mod rights;

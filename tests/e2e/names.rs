@@ -50,6 +50,8 @@ fn a_live_task_comes_first_then_the_newest_and_two_live_ones_are_told_apart_by_i
     let error = refused(world.client().call::<TaskGet>(&get("web")));
     let mut ids = [first.clone(), second.clone()];
     ids.sort_unstable();
+    let told = format!("error: 2 live tasks have the name web\n hint: one of: {}\n", ids.join(", "));
+    assert_eq!(String::from_utf8_lossy(&both.stderr), told, "once");
     assert_eq!(
         (error.data.kind, error.message.as_str()),
         (ErrorKind::Ambiguous, "2 live tasks have the name web")

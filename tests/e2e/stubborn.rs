@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
+use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{Method, TaskDetach, TaskResize, TaskSignal, TaskStart, TaskWrite};
 use belay_protocol::task::{
     DetachParams, OutcomeInfo, ResizeParams, SignalParams, Size, Status, StopResult, StopVerdict, TaskInfo,
@@ -119,10 +120,11 @@ fn task_with_a_frozen_shim(world: &World) -> (TaskInfo, Vec<i32>, impl Sized) {
     (task, everybody, freeze(shim))
 }
 
-/// Stops the task by force and says what is proved; everybody must be dead.
-fn stop_though_frozen(world: &World) -> (StopResult, OutcomeInfo) {
+/// Stops the task and says what is proved; everybody must be dead.
+fn stop_though_frozen(world: &World, how: &[&str]) -> (StopResult, OutcomeInfo) {
     let (TaskInfo { id, .. }, everybody, _frozen) = task_with_a_frozen_shim(world);
-    let stopped: StopResult = world.belay(["stop", "--kill", "--reason", "stuck", "--json", &id]).ok().json();
+    let words = [&["stop", "--reason", "stuck", "--json", &id], how].concat();
+    let stopped: StopResult = world.belay(words).ok().json();
     assert_eq!(stopped.result, StopVerdict::Accepted);
     for pid in everybody {
         world.wait_dead("somebody of the task", pid);
@@ -133,18 +135,23 @@ fn stop_though_frozen(world: &World) -> (StopResult, OutcomeInfo) {
 // proves K10, K3, K1
 #[test]
 fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
-    let (stopped, outcome) = stop_though_frozen(&world());
-    assert_eq!((stopped.status, outcome.reason.as_deref()), (Some(Status::Cancelled), Some("stuck")));
-    let receipt = stopped.receipt.unwrap();
-    assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
-    assert_eq!(receipt.signals.iter().map(|sent| sent.processes).collect::<Vec<_>>(), [3]);
-    assert!(outcome.capture.is_some(), "what the shim had not read is missing, and that is told");
+    for (how, asked) in [(&["--kill"][..], StopLevel::Kill), (&["--grace", "100ms"], StopLevel::Terminate)] {
+        let (stopped, outcome) = stop_though_frozen(&world(), how);
+        assert_eq!((stopped.status, outcome.reason.as_deref()), (Some(Status::Cancelled), Some("stuck")));
+        let receipt = stopped.receipt.unwrap();
+        assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
+        let sent: Vec<_> =
+            receipt.signals.iter().map(|sent| (sent.signal.as_str(), sent.processes)).collect();
+        assert_eq!(sent, [("SIGKILL", 3)]);
+        assert_eq!((receipt.level, outcome.level), (StopLevel::Kill, Some(asked)), "needed, and asked for");
+        assert!(outcome.capture.is_some(), "what the shim had not read is missing, and that is told");
+    }
 }
 
 // proves K10, K3, K6
 #[test]
 fn without_a_cgroup_a_task_that_is_stopped_without_its_shim_is_lost() {
-    let (stopped, outcome) = stop_though_frozen(&builder().env("BELAY_CGROUP", "off").build());
+    let (stopped, outcome) = stop_though_frozen(&builder().env("BELAY_CGROUP", "off").build(), &["--kill"]);
     assert_eq!((stopped.status, stopped.receipt), (Some(Status::Lost), None));
     assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("lost", &[][..]));
     let known = outcome.error.unwrap().message;

@@ -111,9 +111,6 @@ impl From<RpcError> for CliError {
             _ => Kind::No,
         };
         let mut shown = Self::new(kind, error.message.clone());
-        if error.data.kind == ErrorKind::Ambiguous && !error.data.ids.is_empty() {
-            shown = shown.hint(format!("these fit: {}", error.data.ids.join(", ")));
-        }
         if let Some(hint) = &error.data.hint {
             shown = shown.hint(hint.clone());
         }

@@ -1,6 +1,5 @@
 //! Making a connection that can be trusted: the directory is ours alone, the peer is our own user, the versions fit.
 
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
@@ -12,6 +11,7 @@ use belay_protocol::methods::Hello;
 use belay_protocol::{CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, ErrorKind};
 
 use crate::call::Client;
+use crate::dirs::{check_home, check_runtime_dir};
 use crate::error::ClientError;
 use crate::places::Places;
 use crate::start::start_daemon;
@@ -32,6 +32,7 @@ impl Client {
     /// Connects to the daemon of these places. Nothing is started.
     pub fn connect(places: &Places) -> Result<Self, ClientError> {
         let socket = places.socket();
+        check_home(&places.home)?;
         check_runtime_dir(&places.runtime_dir)?;
         let stream = UnixStream::connect(&socket)
             .map_err(|source| ClientError::Unreachable { socket: socket.clone(), source })?;
@@ -151,80 +152,5 @@ fn version_error(error: ClientError) -> ClientError {
             ClientError::Version { ours: CLIENT_PROTOCOL, message: rpc.message, hint: rpc.data.hint }
         }
         other => other,
-    }
-}
-
-/// Whether sockets in this directory can be trusted: a directory and no link, ours, and closed to everybody else.
-/// A directory that does not exist is `Unreachable`.
-pub fn check_runtime_dir(dir: &Path) -> Result<(), ClientError> {
-    let refuse = |problem: &str, hint: String| {
-        Err(ClientError::Refused { dir: dir.to_owned(), problem: problem.to_owned(), hint })
-    };
-    let elsewhere = || "remove it, or set BELAY_RUNTIME_DIR to a directory of yours".to_owned();
-    let meta = match dir.symlink_metadata() {
-        Ok(meta) => meta,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => {
-            return Err(ClientError::Unreachable { socket: dir.join("daemon.sock"), source });
-        }
-        Err(source) => {
-            let hint = "is BELAY_HOME a directory, and yours? Name another one, or set BELAY_RUNTIME_DIR";
-            return refuse(&format!("cannot be looked at: {}", source.kind()), hint.to_owned());
-        }
-    };
-    if meta.is_symlink() {
-        return refuse("is a symbolic link", elsewhere());
-    }
-    if !meta.is_dir() {
-        return refuse("is not a directory", elsewhere());
-    }
-    if meta.uid() != rustix::process::getuid().as_raw() {
-        return refuse(&format!("belongs to another user (uid {})", meta.uid()), elsewhere());
-    }
-    if meta.mode() & 0o077 != 0 {
-        let mode = meta.mode() & 0o7777;
-        // One with the sticky bit is everybody's on purpose, like /tmp: it must stay so.
-        let hint = if mode & 0o1000 != 0 {
-            format!(
-                "set BELAY_RUNTIME_DIR to a directory of its own, for instance {}",
-                dir.join("belay").display()
-            )
-        } else {
-            format!("chmod 700 {}", dir.display())
-        };
-        return refuse(&format!("is open to others (mode {mode:04o})"), hint);
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    #[test]
-    fn a_runtime_dir_that_others_may_enter_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o750)).unwrap();
-        let error = check_runtime_dir(dir.path()).unwrap_err();
-        assert!(error.to_string().ends_with("is open to others (mode 0750)"), "{error}");
-        assert_eq!(error.hint().unwrap(), format!("chmod 700 {}", dir.path().display()));
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
-        let hint = check_runtime_dir(dir.path()).unwrap_err().hint().unwrap();
-        assert!(hint.starts_with("set BELAY_RUNTIME_DIR to a directory of its own"), "{hint}");
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
-        check_runtime_dir(dir.path()).unwrap();
-    }
-
-    #[test]
-    fn links_and_files_are_refused_and_a_missing_one_is_absent() {
-        let dir = tempfile::tempdir().unwrap();
-        let (link, file) = (dir.path().join("link"), dir.path().join("file"));
-        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
-        fs::write(&file, "").unwrap();
-        assert!(check_runtime_dir(&link).unwrap_err().to_string().ends_with("is a symbolic link"));
-        assert!(check_runtime_dir(&file).unwrap_err().to_string().ends_with("is not a directory"));
-        assert!(check_runtime_dir(&dir.path().join("none")).unwrap_err().is_absent());
     }
 }

@@ -17,8 +17,8 @@ pub enum ClientError {
     #[error("the daemon could not be started: {}", said(stderr, status))]
     StartFailed { status: String, stderr: String },
 
-    #[error("the runtime directory {} {problem}", dir.display())]
-    Refused { dir: PathBuf, problem: String, hint: String },
+    #[error("{what} {} {problem}", dir.display())]
+    Refused { what: &'static str, dir: PathBuf, problem: String, hint: String },
 
     #[error("the socket {} is served by another user (uid {uid})", socket.display())]
     ForeignPeer { socket: PathBuf, uid: u32 },

@@ -6,6 +6,7 @@
 
 mod call;
 mod connect;
+mod dirs;
 mod error;
 mod excerpt;
 mod lines;
@@ -15,7 +16,7 @@ mod start;
 mod tests;
 
 pub use call::{Client, Message, Notification, Response, decode};
-pub use connect::check_runtime_dir;
+pub use dirs::{check_home, check_runtime_dir};
 pub use error::ClientError;
 pub use excerpt::{Excerpt, Part, report};
 pub use places::{Places, PlacesError, SOCKET_PATH_LIMIT};

@@ -1,5 +1,7 @@
 //! Death and rebirth: finding the tasks of an earlier daemon again, and dealing with shims that are gone.
 
+use std::path::PathBuf;
+
 use belay_model::{Level, State};
 use belay_protocol::life::{Order, OutputInfo};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
@@ -166,6 +168,8 @@ impl<W: World> Core<W> {
             return self.forget_stray(id);
         }
         if shim.task.is_none() {
+            self.clear_shim(id);
+            let Some(shim) = self.shims.get(&id) else { return };
             if shim.stage == ShimStage::Coming {
                 return self.shim_not_spawned(id, "it ended before it was ready");
             }
@@ -192,6 +196,15 @@ impl<W: World> Core<W> {
                 process.pid
             );
             self.notice(message, "belay stop ends it, shim and all");
+        }
+    }
+
+    /// A shim without a task is gone. If it was killed it has left what it would have removed itself.
+    fn clear_shim(&mut self, id: ShimId) {
+        let Some(shim) = self.shims.get(&id) else { return };
+        if let Some(process) = shim.process {
+            let (name, cgroup) = (shim.name.clone(), cgroup_of(shim));
+            self.actions.push(Action::ClearShim { name, process, cgroup });
         }
     }
 
@@ -263,7 +276,7 @@ impl<W: World> Core<W> {
     fn bury_shim(&mut self, id: ShimId, left: bool) {
         let Some(shim) = self.shims.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
-        let cgroup = shim.cgroup.as_ref().map(|path| std::path::PathBuf::from(path.as_os_str()));
+        let cgroup = cgroup_of(shim);
         let adopted = shim.adopted;
         self.trust(id);
         self.shims.remove(&id);
@@ -337,4 +350,8 @@ impl<W: World> Core<W> {
         let Ok(log) = self.world.log(&self.config.task_dir(id)) else { return OutputInfo::default() };
         output_info(&log, true)
     }
+}
+
+fn cgroup_of(shim: &Shim) -> Option<PathBuf> {
+    shim.cgroup.as_ref().map(|path| PathBuf::from(path.as_os_str()))
 }

@@ -311,6 +311,19 @@ impl<W: World> Core<W> {
         }
     }
 
+    /// Whoever says no more and has every answer is let go.
+    pub(crate) fn let_go(&mut self) {
+        for client in std::mem::take(&mut self.said_all) {
+            let Some(state) = self.clients.get(&client) else { continue };
+            let ends = |follow: &u64| self.follows.get(follow).is_some_and(|follow| follow.answer.is_some());
+            if state.pending > 0 || state.follows.iter().any(ends) {
+                self.said_all.push(client);
+            } else {
+                self.actions.push(Action::CloseClient { client });
+            }
+        }
+    }
+
     // --- saying things ---
 
     pub(crate) fn send<M: Serialize>(&mut self, client: ClientId, message: &M) {

@@ -64,6 +64,8 @@ pub struct Core<W> {
     /// Tasks of dead shims whose trees are being ended.
     pub(crate) burying: usize,
     pub(crate) clients: BTreeMap<ClientId, Client>,
+    /// Clients that say no more, and are there until they have every answer.
+    pub(crate) said_all: Vec<ClientId>,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) follows: BTreeMap<u64, Follow>,
     pub(crate) timers: BTreeMap<(u64, u64), Timer>,
@@ -294,6 +296,7 @@ impl<W: World> Core<W> {
             adoption: None,
             burying: 0,
             clients: BTreeMap::new(),
+            said_all: Vec::new(),
             pending: BTreeMap::new(),
             follows: BTreeMap::new(),
             timers: BTreeMap::new(),
@@ -331,6 +334,7 @@ impl<W: World> Core<W> {
             }
             Event::ClientSaid { client, line } => self.client_said(client, &line),
             Event::ClientWrote { client, bytes } => self.client_wrote(client, bytes),
+            Event::ClientSaidAll { client } => self.said_all.push(client),
             Event::ClientGone { client } => self.client_gone(client),
             Event::ShimSpawned { shim, process } => self.shim_spawned(shim, process),
             Event::ShimNotSpawned { shim, error } => self.shim_not_spawned(shim, &error),
@@ -373,6 +377,7 @@ impl<W: World> Core<W> {
         self.refill_pool();
         self.watch_idleness();
         self.actions.append(&mut self.last);
+        self.let_go();
         if self.phase == Phase::Leaving && self.pending.is_empty() && self.batch.is_empty() {
             self.drop_told();
             self.commit_or_retry();

@@ -46,6 +46,10 @@ pub enum Event {
         client: ClientId,
         bytes: usize,
     },
+    /// The client says no more, and listens still: it has closed its writing side.
+    ClientSaidAll {
+        client: ClientId,
+    },
     ClientGone {
         client: ClientId,
     },
@@ -115,11 +119,21 @@ pub enum Action {
         client: ClientId,
         lines: Vec<u8>,
     },
+    /// Let the connection go when everything has left.
+    CloseClient {
+        client: ClientId,
+    },
     SpawnShim {
         shim: ShimId,
         name: String,
     },
     /// Nobody listens there any more.
+    /// What a dead shim left that held no task: its socket and its cgroup. Nothing if it lives.
+    ClearShim {
+        name: String,
+        process: ProcessId,
+        cgroup: Option<PathBuf>,
+    },
     RemoveSocket {
         name: String,
     },

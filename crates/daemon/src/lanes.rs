@@ -37,6 +37,9 @@ struct LaneDoc {
     holder: Option<(ClaimDoc, Option<String>)>,
     queue: Vec<(ClaimDoc, bool)>,
     fences: Vec<FenceInfo>,
+    /// The boot during which it was so: whoever is left of a task does not outlive it. Empty if unknown.
+    #[serde(default)]
+    boot: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,8 +60,9 @@ impl ClaimDoc {
 }
 
 impl LaneDoc {
-    fn new(name: &str, lane: &Lane) -> Self {
+    fn new(name: &str, lane: &Lane, boot: &str) -> Self {
         Self {
+            boot: boot.to_owned(),
             generation: lane.generation,
             holder: lane.holder.as_ref().map(|held| (ClaimDoc::new(&held.claim), held.blocked.clone())),
             queue: lane
@@ -130,7 +134,7 @@ impl<W: World> Core<W> {
     pub(crate) fn load_lanes(&mut self) -> Result<(), belay_journal::Error> {
         for (name, body) in self.journal.docs(LANE)? {
             match serde_json::from_str::<LaneDoc>(&body) {
-                Ok(doc) => drop(self.lanes.insert(name, doc.read())),
+                Ok(doc) => self.load_lane(name, doc),
                 Err(error) => {
                     self.notice(
                         format!("the record of lane {name} cannot be read: {error}"),
@@ -140,6 +144,21 @@ impl<W: World> Core<W> {
             }
         }
         Ok(())
+    }
+
+    fn load_lane(&mut self, name: String, doc: LaneDoc) {
+        let restarted = !doc.boot.is_empty() && !self.boot.is_empty() && doc.boot != self.boot;
+        let mut lane = doc.read();
+        let unblocked = lane.holder.take_if(|holding| restarted && holding.blocked.is_some());
+        self.lanes.insert(name.clone(), lane);
+        if let Some(Holding { claim, .. }) = unblocked {
+            let told = json!({
+                "lane": name, "owners": [], "unblocked": claim.task,
+                "by": "daemon", "reason": "the machine was restarted",
+            });
+            self.emit_about("lane.released", None, None, told);
+            self.put_lane(&name);
+        }
     }
 
     /// The tasks of the predecessor are known: seats of tasks that are gone are free, and who was next begins.
@@ -179,7 +198,7 @@ impl<W: World> Core<W> {
             self.forget_idle_lanes();
         }
         let Some(lane) = self.lanes.get(name) else { return };
-        if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane)) {
+        if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane, &self.boot)) {
             self.put_doc(LANE, name, Some(body));
         }
     }
@@ -271,7 +290,7 @@ impl<W: World> Core<W> {
             let told = json!({ "lane": name, "place": place, "owner": owner_in(entry) });
             self.emit("lane.queued", Some((&id, &session)), told);
         }
-        if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane)) {
+        if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane, &self.boot)) {
             self.put_doc(LANE, name, Some(body));
         }
     }

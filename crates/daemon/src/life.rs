@@ -3,7 +3,7 @@
 use belay_model::{Cause, Event, Leader, Outcome, Policy, Resting, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::life::{CaptureFault, Receipt, SignalSent, SurvivorInfo};
+use belay_protocol::life::{CaptureFault, Receipt, SignalSent, StopLevel, SurvivorInfo};
 use belay_protocol::methods::notify;
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
@@ -341,7 +341,8 @@ impl<W: World> Core<W> {
     ) {
         let now = Timestamp(self.now.wall_ms);
         let receipt = Receipt {
-            level: order.level.to_wire(),
+            // Whatever was asked for, this is what ended it.
+            level: StopLevel::Kill,
             actor: order.actor.clone(),
             reason: order.reason.clone(),
             signals: vec![SignalSent {

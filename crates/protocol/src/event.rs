@@ -59,7 +59,7 @@ pub struct ReadParams {
     /// Events with a higher number. 0: from the oldest that is kept.
     #[serde(default)]
     pub after: u64,
-    /// At most 1 000, which is also the default.
+    /// At most 1 000, which is also the default. 0 is refused.
     #[serde(default)]
     pub max: Option<u32>,
     /// If there is none yet, wait so long for one; at most one minute.

@@ -150,14 +150,31 @@ pub mod notify {
 }
 
 fn read<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, RpcError> {
+    const SCHEMA: &str = "the schema of every method is in docs/schema/client.json";
     let text = params.map_or("{}", RawValue::get);
+    // An array would be read as the fields in the order in which they happen to be declared.
+    if let Some(what) = not_an_object(text) {
+        let message = format!("the parameters are an object with a field for each, not {what}");
+        return Err(RpcError::invalid("params", message).hint(SCHEMA));
+    }
     serde_json::from_str(text).map_err(|error| {
         let field = field_at_fault(text, &error).unwrap_or_else(|| "params".to_owned());
         // What was wrong may be long, and hostile.
         let said: String = error.to_string().chars().filter(|c| !c.is_control()).take(300).collect();
-        RpcError::invalid(&field, format!("the parameters do not fit: {said}"))
-            .hint("the schema of every method is in docs/schema/client.json")
+        RpcError::invalid(&field, format!("the parameters do not fit: {said}")).hint(SCHEMA)
     })
+}
+
+/// What a JSON value is, if it is no object.
+fn not_an_object(value: &str) -> Option<&'static str> {
+    match value.trim_start().as_bytes().first()? {
+        b'{' => None,
+        b'[' => Some("an array"),
+        b'"' => Some("a string"),
+        b't' | b'f' => Some("a boolean"),
+        b'n' => Some("null"),
+        _ => Some("a number"),
+    }
 }
 
 /// The field that an error speaks of: by its name, or by where it happened.
@@ -202,7 +219,9 @@ mod tests {
             (r#"{"wait": "yes", "id": "x"}"#, "wait"),
             (r#"{"id": ["x"]}"#, "id"),
             (r"[]", "params"),
+            (r#"["sh-1"]"#, "params"),
             (r"null", "params"),
+            (r"-1", "params"),
         ] {
             let raw = RawValue::from_string(params.to_owned()).unwrap();
             let error = Call::parse("task/stop", Some(&raw)).unwrap_err();

@@ -35,7 +35,7 @@ pub struct ReadParams {
     pub id: String,
     #[serde(default)]
     pub from: From,
-    /// At most 1 MiB, which is also the default.
+    /// At most 1 MiB, which is also the default. 0 is refused.
     #[serde(default)]
     pub max_bytes: Option<u64>,
     #[serde(default)]
@@ -85,7 +85,7 @@ pub struct SearchParams {
     /// Lines of context before and after each match. More than 50 are refused.
     #[serde(default)]
     pub context: u32,
-    /// At most 1 000 matches in one answer, which is also the default.
+    /// At most 1 000 matches in one answer, which is also the default. 0 is refused.
     #[serde(default)]
     pub max_matches: Option<u32>,
     /// What an earlier answer gave to go on with. All else must be as it was in that call.

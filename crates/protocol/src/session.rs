@@ -177,7 +177,7 @@ pub struct ListParams {
     pub all: bool,
     #[serde(default)]
     pub cursor: Option<String>,
-    /// At most 1 000, which is also the default.
+    /// At most 1 000, which is also the default. 0 is refused.
     #[serde(default)]
     pub limit: Option<u32>,
 }
@@ -247,7 +247,7 @@ pub struct NoticesParams {
     /// If there is none, wait so long for one; at most one minute.
     #[serde(default)]
     pub wait_ms: u64,
-    /// At most 100, which is also the default.
+    /// At most 100, which is also the default. 0 is refused.
     #[serde(default)]
     pub max: Option<u32>,
 }

@@ -360,7 +360,7 @@ pub struct ListParams {
     pub session: Option<String>,
     #[serde(default)]
     pub cursor: Option<String>,
-    /// At most 1 000, which is also the default.
+    /// At most 1 000, which is also the default. 0 is refused.
     #[serde(default)]
     pub limit: Option<u32>,
 }

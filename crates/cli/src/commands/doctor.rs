@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 
-use belay_client::{Client, ClientError, Places, check_runtime_dir};
+use belay_client::{Client, ClientError, Places, check_home, check_runtime_dir};
 use belay_protocol::daemon::{DoctorParams, DoctorResult, Finding, Verdict};
 use belay_protocol::methods::DaemonDoctor;
 use belay_protocol::vars;
@@ -51,15 +51,14 @@ fn look() -> Vec<Finding> {
 
 fn home(places: &Places) -> Finding {
     let dir = places.home.display();
+    if let Err(error) = check_home(&places.home) {
+        return finding(Verdict::Problem, "home", error.to_string(), error.hint());
+    }
     match places.home.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             finding(Verdict::Note, "home", format!("{dir} does not exist yet; the daemon makes it"), None)
         }
         Err(error) => finding(Verdict::Problem, "home", format!("{dir}: {}", system_text(&error)), None),
-        Ok(meta) if !meta.is_dir() => {
-            let hint = "remove it, or set BELAY_HOME to another place".to_owned();
-            finding(Verdict::Problem, "home", format!("{dir} is not a directory"), Some(hint))
-        }
         Ok(meta) if meta.uid() != rustix::process::getuid().as_raw() => {
             let text = format!("{dir} belongs to another user (uid {})", meta.uid());
             let hint = "set BELAY_HOME to a directory of yours".to_owned();

@@ -16,11 +16,10 @@ fn shown(error: impl Into<CliError>) -> String {
 fn from_the_daemon() {
     let ambiguous = RpcError::new(ErrorKind::Ambiguous, "several tasks begin with \"sh-4\"")
         .ids(vec!["sh-4f".into(), "sh-4g".into()])
-        .hint("give more of the id");
+        .hint("one of: sh-4f, sh-4g");
     insta::assert_snapshot!(shown(ambiguous), @r#"
     error: several tasks begin with "sh-4"
-     hint: these fit: sh-4f, sh-4g
-     hint: give more of the id
+     hint: one of: sh-4f, sh-4g
     exit code 1
     "#);
     let missing = RpcError::new(ErrorKind::NotFound, "there is no task \"sh-\x1b[31mx\"").hint("belay ps -a");
@@ -64,7 +63,8 @@ fn on_the_way_to_it() {
     exit code 4
     "#);
     let (dir, hint) = ("/run/belay".into(), "chmod 700 /run/belay".to_owned());
-    let open = ClientError::Refused { dir, problem: "is open to others (mode 0755)".into(), hint };
+    let what = "the runtime directory";
+    let open = ClientError::Refused { what, dir, problem: "is open to others (mode 0755)".into(), hint };
     insta::assert_snapshot!(shown(open), @r#"
     error: the runtime directory /run/belay is open to others (mode 0755)
      hint: chmod 700 /run/belay

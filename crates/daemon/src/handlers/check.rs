@@ -130,6 +130,16 @@ pub(crate) fn check_clock(field: &str, limit_ms: Option<u64>) -> Result<(), RpcE
     }
 }
 
+/// How much goes into one answer: what was asked for, as far as there is room.
+pub(crate) fn at_most(field: &str, asked: Option<impl Into<u64>>, room: usize) -> Result<usize, RpcError> {
+    match asked.map(Into::into) {
+        None => Ok(room),
+        Some(0) => Err(RpcError::invalid(field, "an answer must have room for 1 at least")
+            .hint("leave it out for as much as fits")),
+        Some(asked) => Ok(usize::try_from(asked).unwrap_or(room).min(room)),
+    }
+}
+
 pub(crate) fn check_text(field: &str, text: Option<&str>, max_bytes: usize) -> Result<(), RpcError> {
     let Some(text) = text else { return Ok(()) };
     if text.trim().is_empty() {

@@ -7,6 +7,7 @@ use belay_protocol::event::{EventInfo, Filter, FollowParams, FollowResult, ReadP
 use belay_protocol::methods::notify;
 use belay_protocol::rpc::{Notification, Version};
 
+use super::check::at_most;
 use crate::answer::{Caller, Pending, What, line};
 use crate::config::bounds;
 use crate::core::Core;
@@ -32,11 +33,12 @@ struct Page {
 impl<W: World> Core<W> {
     pub(crate) fn event_read(&mut self, caller: &Caller, params: &ReadParams) {
         self.commit_or_retry();
-        let only = match self.check_filter(caller, &params.only) {
-            Ok(only) => only,
+        let asked = at_most("max", params.max, bounds::LIST_ITEMS)
+            .and_then(|max| Ok((self.check_filter(caller, &params.only)?, max)));
+        let (only, max) = match asked {
+            Ok(asked) => asked,
             Err(error) => return self.fail(caller, error),
         };
-        let max = params.max.map_or(bounds::LIST_ITEMS, |max| max as usize).clamp(1, bounds::LIST_ITEMS);
         match self.read_events(&self.scope(caller), &only, params.after, max) {
             Ok(found) if found.events.is_empty() && params.wait_ms > 0 => {
                 let within = params.wait_ms.min(bounds::EVENT_WAIT_MS);

@@ -8,6 +8,7 @@ use belay_record::convert::Wire as _;
 use belay_record::reader::cut_at_character;
 use belay_record::{LogReader, Stream};
 
+use super::check::at_most;
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
 use crate::core::Core;
@@ -47,11 +48,10 @@ impl<W: World> Core<W> {
     }
 
     fn read_output(&self, entry: Entry, params: &ReadParams) -> Result<ReadResult, RpcError> {
+        let max_bytes = at_most("max_bytes", params.max_bytes, bounds::READ_BYTES)?;
         let now = self.output_now(entry)?;
         let stream = params.stream.map(Stream::from_wire);
         let from = begin(&now.log, now.bytes, params.from, stream)?;
-        let asked = params.max_bytes.and_then(|max| usize::try_from(max).ok()).unwrap_or(bounds::READ_BYTES);
-        let max_bytes = asked.clamp(1, bounds::READ_BYTES);
         let mut slice = now.log.read(from, max_bytes, stream).map_err(unreadable)?;
         let is_cut = slice.next < now.bytes || !now.ended;
         if params.text && is_cut {
@@ -78,6 +78,7 @@ impl<W: World> Core<W> {
             return self.fail(caller, RpcError::invalid("context", message));
         }
         let found = pattern(&params.pattern).and_then(|pattern| {
+            at_most("max_matches", params.max_matches, usize::MAX)?;
             let entry = self.find(caller, &params.id)?;
             self.prepare_search(entry, params, pattern)
         });

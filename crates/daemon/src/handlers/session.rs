@@ -8,7 +8,7 @@ use belay_protocol::session::{
 };
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
-use super::check::{check_clock, check_text};
+use super::check::{at_most, check_clock, check_text};
 use super::task_stop::{StopMany, Then, check_reason};
 use crate::answer::{Caller, What};
 use crate::config::bounds;
@@ -209,8 +209,7 @@ impl<W: World> Core<W> {
     }
 
     fn list_sessions(&self, scope: &Scope, params: &ListParams) -> Result<ListResult, RpcError> {
-        let limit =
-            params.limit.map_or(bounds::LIST_ITEMS, |limit| limit as usize).clamp(1, bounds::LIST_ITEMS);
+        let limit = at_most("limit", params.limit, bounds::LIST_ITEMS)?;
         let before = params.cursor.as_ref().map(|cursor| cursor.parse::<u64>()).transpose();
         let before =
             before.map_err(|_| RpcError::invalid("cursor", "that is no cursor of an earlier list"))?;
@@ -246,15 +245,15 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn session_notices(&mut self, caller: &Caller, params: &NoticesParams) {
-        let id = match self.find_own_session(caller, &params.id) {
-            Ok(id) => id,
+        let found = at_most("max", params.max, bounds::NOTICES_AT_ONCE)
+            .and_then(|max| Ok((self.find_own_session(caller, &params.id)?, max)));
+        let (id, max) = match found {
+            Ok(found) => found,
             Err(error) => return self.fail(caller, error),
         };
         if let Some(ack) = params.ack {
             self.forget_notices(&id, |seq, _| seq <= ack);
         }
-        let max =
-            params.max.map_or(bounds::NOTICES_AT_ONCE, |max| max as usize).clamp(1, bounds::NOTICES_AT_ONCE);
         let within = params.wait_ms.min(bounds::EVENT_WAIT_MS);
         self.promise(caller.clone(), What::Notices { session: id.clone(), max }, Some(within));
         self.serve_session(&id);

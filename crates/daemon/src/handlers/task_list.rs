@@ -7,6 +7,7 @@ use belay_protocol::error::RpcError;
 use belay_protocol::task::ListParams;
 use serde::{Serialize, Serializer};
 
+use super::check::at_most;
 use crate::answer::Caller;
 use crate::config::bounds;
 use crate::core::{Core, Task};
@@ -67,10 +68,7 @@ impl<W: World> Core<W> {
     }
 
     fn page(&self, scope: &Scope, params: &ListParams) -> Result<Page<'_, W>, RpcError> {
-        if params.limit == Some(0) {
-            return Err(RpcError::invalid("limit", "a page has room for 1 task at least"));
-        }
-        let limit = params.limit.map_or(bounds::LIST_ITEMS, |limit| limit as usize).min(bounds::LIST_ITEMS);
+        let limit = at_most("limit", params.limit, bounds::LIST_ITEMS)?;
         let before = params.cursor.as_deref().map(read_cursor).transpose()?;
         let session = params.session.as_ref().map(|text| self.find_session(scope, text)).transpose()?;
         let wanted = |entry: &Entry| {

@@ -3,8 +3,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use belay_os::cgroup::Cgroup;
 use belay_os::process::{self, Identity, ProcessInfo};
@@ -12,12 +14,16 @@ use belay_os::tree;
 use belay_protocol::life::SurvivorInfo;
 use belay_protocol::shim::ProcessId;
 use belay_protocol::vars;
+use tokio::net::unix::pipe::Receiver;
 
 use super::run::{Hub, ShimRecipe};
 use crate::event::{Event, LostTask};
 
 /// How long the kill of a lost tree may take before its survivors are named.
 const KILL_MS: u64 = 10_000;
+
+/// How long a shim that was killed may take to be dead once its connection is closed.
+const DYING: Duration = Duration::from_secs(10);
 
 /// Finds and kills what a dead shim left.
 pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
@@ -31,6 +37,34 @@ pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
         hub.lost.borrow_mut().retain(|shim| *shim != about.shim.pid);
         hub.dispatch(Event::LostKilled { lost: about, found, survivors });
     });
+}
+
+/// Removes what a shim without a task would have removed at its end, as soon as it is dead. One that lives does so itself: it may
+/// hold the end of a task for the next daemon.
+pub(crate) fn clear(hub: &Rc<Hub>, name: &str, process: ProcessId, cgroup: Option<PathBuf>) {
+    let socket = hub.recipe.socket(name);
+    let cgroup = cgroup.or_else(|| hub.recipe.cgroup_base.as_ref().map(|base| base.join(name)));
+    tokio::task::spawn_local(async move {
+        if matches!(tokio::time::timeout(DYING, death_of(process)).await, Ok(Ok(()))) {
+            let _ = std::fs::remove_file(socket);
+            remove_empty(cgroup.as_deref());
+        }
+    });
+}
+
+/// Waits for the end of a process.
+async fn death_of(process: ProcessId) -> io::Result<()> {
+    let identity = Identity { pid: process.pid, start_ticks: process.start_ticks };
+    if let Some(pidfd) = process::open_pidfd(identity)? {
+        // Watched as the reading end of a pipe is: it is readable when the process has ended.
+        Receiver::from_owned_fd_unchecked(pidfd)?.readable().await?;
+    }
+    Ok(())
+}
+
+/// The kernel refuses to remove one that somebody is in.
+fn remove_empty(cgroup: Option<&Path>) {
+    let _ = cgroup.map(|path| Cgroup::open(path).and_then(Cgroup::remove));
 }
 
 fn find_and_kill(lost: &LostTask, others: &Others) -> (u64, Vec<SurvivorInfo>) {
@@ -47,9 +81,7 @@ fn find_and_kill(lost: &LostTask, others: &Others) -> (u64, Vec<SurvivorInfo>) {
         found
     };
     let survivors = tree::kill_lost(find, KILL_MS);
-    if let Some(cgroup) = &lost.cgroup {
-        let _ = Cgroup::open(cgroup).and_then(Cgroup::remove);
-    }
+    remove_empty(lost.cgroup.as_deref());
     let named = survivors.into_iter().map(|process| SurvivorInfo {
         pid: process.identity.pid,
         start_ticks: process.identity.start_ticks,

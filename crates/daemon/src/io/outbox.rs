@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::Notify;
@@ -61,6 +62,35 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the other side has closed altogether, and not its writing side alone.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        // Of that one is told without asking.
+        let mut look = [PollFd::new(&self.stream, PollFlags::empty())];
+        poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() || !look[0].revents().is_empty()
+    }
+
+    /// Waits until the other side has closed altogether, which it may do at any time, or has been sent everything before a close. What
+    /// could be read would be ready all the time.
+    pub(crate) async fn until_over(&self) {
+        let closed = async {
+            while !(self.is_closing() && self.queue.borrow().is_empty()) {
+                self.drained.notified().await;
+            }
+        };
+        tokio::select! {
+            _ = self.hang_up() => {}
+            () = closed => {}
+        }
+    }
+
+    /// A watch that asks for nothing is told of a hang-up only. It is watched in turn for having something to tell. Without a descriptor for
+    /// it there is no telling whether anybody listens: that is taken as a hang-up.
+    async fn hang_up(&self) -> io::Result<()> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&watch, &self.stream, epoll::EventData::new_u64(0), epoll::EventFlags::empty())?;
+        Receiver::from_owned_fd_unchecked(watch)?.readable().await
     }
 
     /// Queues a message and writes as much as the other side takes now. Says how many bytes have left. Through a broken

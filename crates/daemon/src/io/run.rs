@@ -135,6 +135,11 @@ impl Hub {
                     self.room.notify_one();
                 }
             }
+            Action::CloseClient { client } => {
+                if let Some(outbox) = self.clients.borrow().get(&client) {
+                    outbox.close();
+                }
+            }
             Action::SpawnShim { shim, name } => shims::spawn(self, shim, &name),
             Action::ConnectShim { shim, name } => shims::connect(self, shim, &name),
             Action::ToShim { shim, message } => {
@@ -145,6 +150,7 @@ impl Hub {
                     outbox.push(bytes);
                 }
             }
+            Action::ClearShim { name, process, cgroup } => lost::clear(self, &name, process, cgroup),
             Action::RemoveSocket { name } => {
                 let _ = std::fs::remove_file(self.recipe.socket(&name));
             }
@@ -186,7 +192,6 @@ impl Hub {
         ready: impl FnOnce(),
     ) -> Result<(), belay_journal::Error> {
         let actions = self.core.borrow_mut().adopt(now())?;
-        shims::sweep(self);
         self.busy.set(true);
         for action in actions {
             self.carry_out(action);
@@ -198,6 +203,8 @@ impl Hub {
         tokio::task::spawn_local(heed_signals(Rc::clone(self)));
         self.serving.notified().await;
         ready();
+        // Not before: shims of which nobody knew are looked at until now, and the dead among them forgotten.
+        shims::sweep(self);
         tokio::select! {
             () = server::accept(self, &listener) => {}
             () = self.exit.notified() => {}

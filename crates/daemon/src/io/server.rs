@@ -101,9 +101,14 @@ async fn listen(hub: &Rc<Hub>, client: ClientId, outbox: &Outbox) {
         if outbox.is_closing() {
             return;
         }
-        let read = outbox.read(&hub.scratch, |bytes| buffer.extend_from_slice(bytes)).await;
-        if read.unwrap_or(0) == 0 {
-            return;
+        match outbox.read(&hub.scratch, |bytes| buffer.extend_from_slice(bytes)).await {
+            Err(_) => return,
+            Ok(0) if outbox.is_closing() || outbox.is_hung_up() => return,
+            Ok(0) => {
+                hub.dispatch(Event::ClientSaidAll { client });
+                return outbox.until_over().await;
+            }
+            Ok(_) => {}
         }
         scanned = take_lines(hub, client, outbox, &mut buffer, scanned).await;
         unfinished.set(buffer.len());

@@ -101,6 +101,8 @@ impl Sim {
                 let mut lines = lines.split_inclusive(|byte| *byte == b'\n');
                 return lines.try_for_each(|line| self.answer_client(client, line));
             }
+            // Clients in here say what they have to say, and leave altogether.
+            Action::CloseClient { .. } => {}
             Action::SpawnShim { shim, name } => self.spawn_shim(shim, &name),
             Action::ConnectShim { shim, name } => {
                 let at = now + self.rng.pick(&[0, 1, 2, 30]);
@@ -111,6 +113,11 @@ impl Sim {
                 self.note("daemon", format_args!("-> shim {}: {message:?}", shim.0));
                 if let Some(link) = link {
                     self.send_down(link, Packet::Message(message));
+                }
+            }
+            Action::ClearShim { name, process, .. } => {
+                if !self.machine.shims.borrow().contains(&(process.pid, process.start_ticks)) {
+                    self.machine.sockets.borrow_mut().remove(&name);
                 }
             }
             Action::RemoveSocket { name } => drop(self.machine.sockets.borrow_mut().remove(&name)),

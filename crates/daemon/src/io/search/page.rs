@@ -48,7 +48,7 @@ impl<'a> Page<'a> {
         Self {
             pattern,
             context: context as usize,
-            max_matches: asked.unwrap_or(limits.matches).clamp(1, limits.matches),
+            max_matches: asked.unwrap_or(limits.matches).min(limits.matches),
             answer_bytes: limits.answer_bytes,
             before: VecDeque::new(),
             owed: owed as usize,
