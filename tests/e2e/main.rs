@@ -57,6 +57,7 @@ mod start;
 mod stop;
 mod stubborn;
 mod support;
+mod surroundings;
 mod terminal;
 mod tour;
 mod versions;

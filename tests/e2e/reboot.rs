@@ -1,12 +1,11 @@
 //! What a restart of the machine leaves: nobody. Another boot is played by a daemon that is shown another name of it.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
 
 use belay_protocol::lane::LaneInfo;
 use belay_testkit::{World, end, example, look_at};
 
-use crate::support::builder;
+use crate::support::{builder, put_before};
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -15,17 +14,8 @@ fn up_after_reboot(world: &World) {
     let other = world.dir().join("boot_id");
     std::fs::write(&other, "00000000-0000-4000-8000-000000000000\n").unwrap();
     let script = format!("mount --bind \"$0\" {BOOT} && exec \"$@\"");
-    let up = world.belay_with(["up"], |up| {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", &script]).arg(other).arg(up.get_program()).args(up.get_args());
-        for (name, value) in up.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        *up = command;
-    });
+    let outer = ["unshare", "-m", "sh", "-c", &script, other.to_str().unwrap()];
+    let up = world.belay_with(["up"], |up| put_before(&outer, up));
     up.ok();
 }
 

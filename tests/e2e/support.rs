@@ -1,5 +1,7 @@
 //! What the tests share: making worlds, and short words for common calls. It decides nothing.
 
+use std::process::Command;
+
 use belay_protocol::RpcError;
 use belay_protocol::task::{Status, StopParams, TaskInfo};
 use belay_testkit::{Builder, LONG, World, wait_until};
@@ -15,6 +17,19 @@ pub(crate) fn world() -> World {
 
 pub(crate) fn builder() -> Builder {
     World::builder(BELAY)
+}
+
+/// Puts another program in front of a command, with all of its environment.
+pub(crate) fn put_before(outer: &[&str], command: &mut Command) {
+    let mut all = Command::new(outer[0]);
+    all.args(&outer[1..]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => all.env(name, value),
+            None => all.env_remove(name),
+        };
+    }
+    *command = all;
 }
 
 /// The one task that runs.
