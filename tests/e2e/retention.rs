@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use belay_client::{Client, Message, decode};
-use belay_protocol::daemon::GcResult;
-use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::daemon::{GcParams, GcResult, StatusParams};
+use belay_protocol::methods::{DaemonGc, DaemonStatus, TaskStart};
+use belay_protocol::task::{AnswerWhen, StartParams, Status, TaskInfo};
 use belay_testkit::{LONG, World, look_at, wait_until};
 
 use crate::patient::Patient;
@@ -186,4 +186,31 @@ fn a_rule_that_is_not_understood_is_told_before_anything_starts() {
         assert_eq!((said.code, String::from_utf8_lossy(&said.stderr).into_owned()), (Some(4), expected));
     }
     assert_eq!(world.everybody(), []);
+}
+
+/// A collection of many keeps nobody waiting: others are answered while it goes on.
+// proves D8, X3
+#[test]
+fn whoever_asks_during_a_long_collection_is_answered() {
+    const MANY: u64 = 1_200;
+    let world = world();
+    let (mut collecting, mut asking) = (world.client(), world.client());
+    let params = StartParams { answer: AnswerWhen::Ended, ..world.start_params(&["true"]) };
+    for _ in 0..MANY {
+        collecting.call::<TaskStart>(&params).unwrap();
+    }
+    collecting.send::<DaemonGc>(&GcParams { all: true, dry_run: false }).unwrap();
+    let mut seen = vec![MANY];
+    while seen.last() != Some(&0) {
+        seen.push(asking.call::<DaemonStatus>(&StatusParams::default()).unwrap().tasks_ended);
+    }
+    assert!(seen.iter().any(|left| (1..MANY).contains(left)), "asked {} times: {seen:?}", seen.len());
+    let answer = loop {
+        if let Message::Response(answer) = collecting.receive().unwrap() {
+            break answer;
+        }
+    };
+    let removed = decode::<DaemonGc>(&answer.result.unwrap()).unwrap().removed;
+    assert_eq!(removed.len() as u64, MANY);
+    assert_eq!(std::fs::read_dir(world.home().join("tasks")).unwrap().count(), 0);
 }

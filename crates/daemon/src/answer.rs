@@ -14,6 +14,7 @@ use crate::core::{Core, Phase, Timer, TimerKey};
 use crate::event::{Action, ClientId};
 use crate::handlers::task_stop::{StopMany, Then};
 use crate::handlers::task_wait::Until;
+use crate::retention::Collection;
 use crate::rights::{Origin, Scope};
 use crate::world::World;
 
@@ -109,6 +110,8 @@ pub(crate) enum What {
     },
     /// The answer of a search comes from beside the core.
     Search,
+    /// A collection that has gone so far, and goes on with this timer.
+    Collect(Box<Collection>),
     /// A line is read beside the core; then the task is started whose line it is, or the reading itself is the answer.
     Reading {
         start: Option<Box<StartParams>>,
@@ -148,6 +151,7 @@ impl Pending {
             | What::Drained { .. }
             | What::Notices { .. }
             | What::Search
+            | What::Collect(_)
             | What::Reading { .. } => None,
         }
     }
@@ -425,6 +429,7 @@ impl<W: World> Core<W> {
             What::Drained { session } => self.answer_drained(&caller, &session),
             What::Notices { session, max } => self.answer_notices(&caller, &session, max),
             What::Search => {}
+            What::Collect(so_far) => self.go_on_collecting(caller, *so_far),
             What::Reading { start } => self.go_on_unread(&caller, start),
         }
     }

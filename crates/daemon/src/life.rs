@@ -251,6 +251,7 @@ impl<W: World> Core<W> {
             | What::Drained { .. }
             | What::Notices { .. }
             | What::Search
+            | What::Collect(_)
             | What::Reading { .. } => {}
         }
     }

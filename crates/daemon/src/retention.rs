@@ -1,19 +1,32 @@
 //! Retention: ended tasks, their output and old events go by rule; live ones never do.
 
 use belay_journal::{EventRule, TaskRule};
+use belay_protocol::daemon::GcResult;
 use serde_json::json;
 
+use crate::answer::{Caller, What};
 use crate::config::bounds;
 use crate::core::Core;
 use crate::doc::Entry;
 use crate::event::Action;
+use crate::record::journal_error;
 use crate::world::{CrashPoint, World};
 
 /// How many ends there may be between two looks at the rules.
 const LOOK_EVERY: u32 = 100;
 
+/// Between two bites others are heard.
+const BITE_PAUSE_MS: u64 = 1;
+
 /// How far back the removals of an earlier daemon are looked for: more than one commit holds.
 const LEFTOVER_EVENTS: u64 = 2 * bounds::GC_ITEMS as u64;
+
+/// A collection that somebody asked for, and what it has done so far.
+#[derive(Debug)]
+pub(crate) struct Collection {
+    all: bool,
+    done: GcResult,
+}
 
 impl<W: World> Core<W> {
     /// Now and then, by itself: when the doors open, and after so many ends. An idle daemon does not look.
@@ -53,48 +66,56 @@ impl<W: World> Core<W> {
         self.journal.expire_events(&rule)
     }
 
-    /// Removes everything that the rules no longer keep: ids, bytes, events.
-    pub(crate) fn collect(
-        &mut self,
-        all: bool,
-        dry_run: bool,
-    ) -> Result<(Vec<String>, u64, u64), belay_journal::Error> {
+    /// What a collection would remove now.
+    pub(crate) fn would_collect(&mut self, all: bool) -> Result<GcResult, belay_journal::Error> {
+        self.commit_before_collecting()?;
+        let found = self.journal.expired_tasks(&self.task_rule(all, usize::MAX))?;
+        let mut result = GcResult { dry_run: true, ..GcResult::default() };
+        for entry in found.into_iter().filter_map(|row| Entry::from_row(row).ok()) {
+            result.freed_bytes += self.kept_bytes(&entry);
+            result.removed.push(entry.id);
+        }
+        Ok(result)
+    }
+
+    /// Begins to remove everything that the rules no longer keep: a bite at a time, and between two of them others are heard.
+    pub(crate) fn collect(&mut self, caller: Caller, all: bool) {
+        match self.commit_before_collecting() {
+            Ok(()) => self.go_on_collecting(caller, Collection { all, done: GcResult::default() }),
+            Err(error) => self.fail(&caller, journal_error(&error)),
+        }
+    }
+
+    fn commit_before_collecting(&mut self) -> Result<(), belay_journal::Error> {
         match self.commit() {
             // A full disk is what a collection is for.
-            Err(belay_journal::Error::Full { .. }) => {}
-            other => other?,
+            Err(belay_journal::Error::Full { .. }) => Ok(()),
+            other => other,
         }
-        let mut removed = Vec::new();
-        let mut freed_bytes = 0;
-        if dry_run {
-            let found = self.journal.expired_tasks(&self.task_rule(all, usize::MAX))?;
-            let entries = found.into_iter().filter_map(|row| Entry::from_row(row).ok());
-            for entry in entries {
-                freed_bytes += self.kept_bytes(&entry);
-                removed.push(entry.id);
-            }
-            return Ok((removed, freed_bytes, 0));
+    }
+
+    /// The next bite: of tasks while there are any, then of events; then the answer.
+    pub(crate) fn go_on_collecting(&mut self, caller: Caller, mut so_far: Collection) {
+        match self.bite(&mut so_far) {
+            Ok(true) => drop(self.promise(caller, What::Collect(Box::new(so_far)), Some(BITE_PAUSE_MS))),
+            Ok(false) => self.reply(&caller, &so_far.done),
+            Err(error) => self.fail(&caller, journal_error(&error)),
         }
-        loop {
-            let (ids, bytes) = self.collect_some(all)?;
-            if ids.is_empty() {
-                break;
-            }
-            removed.extend(ids);
-            freed_bytes += bytes;
-            if !self.batch.is_empty() {
-                // There was no room to record it; there will be.
-                return Ok((removed, freed_bytes, 0));
-            }
+    }
+
+    /// Whether there may be more.
+    fn bite(&mut self, so_far: &mut Collection) -> Result<bool, belay_journal::Error> {
+        let (ids, bytes) = self.collect_some(so_far.all)?;
+        let any = !ids.is_empty();
+        so_far.done.removed.extend(ids);
+        so_far.done.freed_bytes += bytes;
+        if any {
+            // If there was no room to record it, there will be.
+            return Ok(self.batch.is_empty());
         }
-        let mut events = 0;
-        loop {
-            match self.expire_events()? {
-                0 => break,
-                n => events += n,
-            }
-        }
-        Ok((removed, freed_bytes, events))
+        let events = self.expire_events()?;
+        so_far.done.events_expired += events;
+        Ok(events > 0)
     }
 
     fn collect_some(&mut self, all: bool) -> Result<(Vec<String>, u64), belay_journal::Error> {

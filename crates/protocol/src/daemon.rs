@@ -151,7 +151,7 @@ pub struct GcParams {
     pub dry_run: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GcResult {
     pub removed: Vec<String>,
     pub freed_bytes: u64,

@@ -2,7 +2,7 @@
 
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, GcResult, HelloParams, HelloResult, StatusResult,
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, StatusResult,
     StopDaemonResult, StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -204,11 +204,11 @@ impl<W: World> Core<W> {
         if let Err(error) = self.only_a_person(caller, "remove what others have left") {
             return self.fail(caller, error);
         }
-        match self.collect(params.all, params.dry_run) {
-            Ok((removed, freed_bytes, events_expired)) => {
-                let dry_run = params.dry_run;
-                self.reply(caller, &GcResult { removed, freed_bytes, events_expired, dry_run });
-            }
+        if !params.dry_run {
+            return self.collect(caller.clone(), params.all);
+        }
+        match self.would_collect(params.all) {
+            Ok(result) => self.reply(caller, &result),
             Err(error) => self.fail(caller, journal_error(&error)),
         }
     }
