@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use belay_protocol::daemon::StatusResult;
 use belay_protocol::shim::{FromShim, Hello, ProcessId, SHIM_PROTOCOL};
 use belay_protocol::task::{Status, TaskInfo};
-use belay_testkit::{LONG, Seen, World, copy_program, finish, look_at, wait_until};
+use belay_testkit::{LONG, Seen, World, copy_program, end, finish, look_at, wait_until};
 use serde_json::json;
 
 use crate::raw::Raw;
@@ -197,4 +197,32 @@ fn a_shim_of_a_binary_that_is_no_more_is_adopted_by_the_new_one() {
     let mut events = world.events_of(&id);
     events.retain(|kind| kind != "task.leader_exited");
     assert_eq!(events, ["task.created", "task.started", "task.adopted", "task.stopping", "task.ended"]);
+}
+
+// proves D6, S1
+#[test]
+fn a_daemon_whose_program_is_no_more_goes_on_starting() {
+    let world = world();
+    let old = world.dir().join("older-belay");
+    copy_program(world.program(), &old);
+    let mut up = world.command(&old);
+    up.arg("up");
+    finish(up).ok();
+    let daemon = world.daemon_pid();
+    std::fs::remove_file(&old).unwrap();
+    // More than stand ready, held at the same time.
+    let held: Vec<String> = (0..12).map(|_| world.run_detached(["sleep", FOREVER])).collect();
+    let said: TaskInfo = world.belay(["run", "--json", "-c", "true a b &"]).ok().json();
+    assert_eq!((said.detached, said.command.as_str()), (true, "true a b"), "read by a process of its own");
+    // Not taken for what a dead shim left.
+    let first = world.inspect(&held[0]).held_by.unwrap().shim_pid;
+    end(look_at(first).unwrap().identity);
+    wait_until("one that is lost", LONG, || match world.get(&held[0]).status {
+        Status::Lost => Ok(()),
+        status => Err(format!("{status:?}")),
+    });
+    for id in &held[1..] {
+        assert_eq!(world.get(id).status, Status::Running);
+    }
+    assert_eq!(world.daemon_pid(), daemon);
 }

@@ -16,7 +16,7 @@ use belay_protocol::shim::ProcessId;
 use belay_protocol::vars;
 use tokio::net::unix::pipe::Receiver;
 
-use super::run::{Hub, ShimRecipe};
+use super::run::Hub;
 use crate::event::{Event, LostTask};
 
 /// How long the kill of a lost tree may take before its survivors are named.
@@ -24,6 +24,10 @@ const KILL_MS: u64 = 10_000;
 
 /// How long a shim that was killed may take to be dead once its connection is closed.
 const DYING: Duration = Duration::from_secs(10);
+
+/// How often, and after which pauses, a process without a command line is looked at again.
+const NAMELESS_LOOKS: usize = 20;
+const NAMELESS_PAUSE: Duration = Duration::from_micros(500);
 
 /// Finds and kills what a dead shim left.
 pub(crate) fn kill_lost(hub: &Rc<Hub>, lost: LostTask) {
@@ -93,6 +97,20 @@ fn find_and_kill(lost: &LostTask, others: &Others) -> (u64, Vec<SurvivorInfo>) {
     (found as u64, named.collect())
 }
 
+/// What a process that shows no command line calls itself a moment later: in the middle of becoming a program it has none.
+fn settled_command(child: &ProcessInfo) -> String {
+    let mut command = child.command.clone();
+    for _ in 0..NAMELESS_LOOKS {
+        if !command.starts_with('[') {
+            break;
+        }
+        std::thread::sleep(NAMELESS_PAUSE);
+        let now = process::info(child.identity.pid).filter(|now| now.identity == child.identity);
+        command = now.map_or_else(String::new, |now| now.command);
+    }
+    command
+}
+
 /// Whom the search for one task's orphans passes over.
 struct Others {
     /// The task that is searched for, and the name of its cgroup.
@@ -110,8 +128,7 @@ struct Others {
 impl Others {
     fn new(hub: &Hub, lost: &LostTask) -> Self {
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let ShimRecipe { program, cgroup_base, .. } = &hub.recipe;
-        let program = program.to_string_lossy();
+        let base = hub.recipe.cgroup_base.as_deref();
         let own = process::info(hub.pid).map(|own| own.command);
         let mut shims = hub.known_shims();
         shims.extend(hub.lost.borrow().iter());
@@ -120,11 +137,8 @@ impl Others {
             task: lost.task.clone(),
             cgroup: lost.cgroup.as_deref().and_then(name),
             shims,
-            own_words: [format!("{program} shim "), format!("{program} reader")]
-                .into_iter()
-                .chain(own)
-                .collect(),
-            base: cgroup_base.as_deref().and_then(name).map(|base| format!("/{base}/")),
+            own_words: hub.recipe.own_words().chain(own).collect(),
+            base: base.and_then(name).map(|base| format!("/{base}/")),
         }
     }
 
@@ -152,8 +166,8 @@ impl Others {
 
     /// A shim or a reader, or one that is being made.
     fn is_ours(&self, child: &ProcessInfo) -> bool {
-        self.shims.contains(&child.identity.pid)
-            || self.own_words.iter().any(|words| child.command.starts_with(words.as_str()))
+        let is_own = |command: &str| self.own_words.iter().any(|words| command.starts_with(words.as_str()));
+        self.shims.contains(&child.identity.pid) || is_own(&child.command) || is_own(&settled_command(child))
     }
 
     /// The kernel's word on where it lives counts most; else the session that it is in, or what it was started with.

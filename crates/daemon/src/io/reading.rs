@@ -11,7 +11,7 @@ use std::time::Duration;
 use belay_os::fds;
 use belay_os::process::{self, Identity};
 use belay_os::signal::Signal;
-use belay_os::spawn::{Rlimit, Session, SpawnSpec, spawn};
+use belay_os::spawn::{Rlimit, Session, SpawnSpec};
 use belay_protocol::shell::{ReadParams, ReadResult};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -79,6 +79,6 @@ fn start(recipe: &ShimRecipe) -> io::Result<(UnixStream, Identity)> {
         cgroup: None,
         session: Session::NewSession,
     };
-    let spawned = spawn(&spec).map_err(io::Error::other)?;
+    let spawned = ShimRecipe::spawn(&spec).map_err(io::Error::other)?;
     Ok((UnixStream::from_std(ours)?, spawned.identity))
 }

@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belay_os::process::monotonic_ms;
-use belay_os::spawn::Rlimit;
+use belay_os::spawn::{Rlimit, SpawnError, SpawnSpec, Spawned, Stage, spawn};
 use belay_os::tree::Tree;
 use belay_record::frame;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,10 +29,16 @@ pub(crate) fn now() -> Moment {
     Moment { wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX), mono_ms: monotonic_ms() }
 }
 
+/// The program that runs, whatever has become of its file.
+const OWN_PROGRAM: &CStr = c"/proc/self/exe";
+
+/// `ENOENT`.
+const NO_SUCH_FILE: i32 = rustix::io::Errno::NOENT.raw_os_error();
+
 /// What is needed to start a shim.
 #[derive(Debug)]
 pub(crate) struct ShimRecipe {
-    pub(crate) program: std::ffi::CString,
+    pub(crate) program: CString,
     pub(crate) socket_dir: PathBuf,
     pub(crate) cgroup_base: Option<PathBuf>,
     /// The limits that the daemon itself was started with, before it raised its own.
@@ -44,6 +51,26 @@ impl ShimRecipe {
         let Some(base) = self.cgroup_base.as_ref().and_then(|base| base.file_name()) else { return false };
         let below = format!("/{}/", base.to_string_lossy());
         belay_os::process::cgroup_of(pid).is_some_and(|place| place.contains(&below))
+    }
+
+    /// Starts this very program once more. Its file may have gone since, with a newer one elsewhere: the kernel still has it.
+    pub(crate) fn spawn(spec: &SpawnSpec<'_>) -> Result<Spawned, SpawnError> {
+        match spawn(spec) {
+            Err(error) if error.stage == Stage::Program && error.errno == NO_SUCH_FILE => {
+                let mut argv = spec.argv.to_vec();
+                if let Some(program) = argv.first_mut() {
+                    *program = CString::from(OWN_PROGRAM);
+                }
+                spawn(&SpawnSpec { argv: &argv, ..*spec })
+            }
+            other => other,
+        }
+    }
+
+    /// How the command lines of this program's own children may begin.
+    pub(crate) fn own_words(&self) -> impl Iterator<Item = String> {
+        let programs = [self.program.to_string_lossy(), OWN_PROGRAM.to_string_lossy()];
+        programs.into_iter().flat_map(|program| [format!("{program} shim "), format!("{program} reader")])
     }
 
     /// Where a shim of this name can be reached.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::rc::Rc;
 
 use belay_os::process::Identity;
-use belay_os::spawn::{Session, SpawnSpec, spawn as spawn_process};
+use belay_os::spawn::{Session, SpawnSpec};
 use belay_os::{fds, tree};
 use belay_protocol::shim::{FromShim, ProcessId};
 use belay_record::frame::Frames;
@@ -60,7 +60,7 @@ fn start(recipe: &ShimRecipe, name: &str) -> Result<(Outbox, ProcessId), String>
         cgroup: None,
         session: Session::NewSession,
     };
-    let spawned = spawn_process(&spec).map_err(|error| {
+    let spawned = ShimRecipe::spawn(&spec).map_err(|error| {
         // It may have lived long enough to make what it would have removed at its end.
         let _ = std::fs::remove_file(&socket);
         let _ = recipe.cgroup_base.as_ref().map(|base| std::fs::remove_dir(base.join(name)));
