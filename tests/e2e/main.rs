@@ -27,6 +27,7 @@ mod foreground;
 mod grep;
 mod head;
 mod held;
+mod holding;
 mod hooks;
 mod hostile;
 mod idle;
