@@ -1,12 +1,14 @@
-//! Commands that hold a session while the daemon is busy.
+//! Commands that hold a session, or wait for something in it, while the daemon is busy, or leaves and is followed by another.
 
 use belay_client::Client;
 use belay_os::fds::raise_nofile;
 use belay_protocol::methods::{SessionGet, SessionList};
-use belay_protocol::session::{GetParams, ListParams, SessionInfo, SessionState};
+use belay_protocol::session::{GetParams, ListParams, OpenParams, SessionInfo, SessionState};
+use belay_protocol::task::StartParams;
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::raw::Raw;
+use crate::sessions::open;
 use crate::support::world;
 
 #[track_caller]
@@ -60,4 +62,35 @@ fn a_session_is_held_on_when_the_daemon_was_busy_for_a_while() {
     let ended = holder.finish();
     assert_eq!((ended.code, ended.stderr), (Some(7), Vec::new()));
     assert_eq!(named(&mut client, "held").reason.as_deref(), Some("its command has ended"));
+}
+
+// proves W3, W5
+#[test]
+fn whoever_waits_for_something_in_a_session_goes_on_with_the_next_daemon() {
+    let world = world();
+    let id = open(&world, OpenParams { lease_ms: Some(600_000), ..OpenParams::default() }).session.id;
+    let gate = world.dir().join("gate").to_str().unwrap().to_owned();
+    world.shell(&format!("mkfifo {gate}")).ok();
+    let command = world.start_params(&["sh", "-c", "read -r code < \"$0\"; exit \"$code\"", &gate]);
+    let task = world.start(&StartParams { session: Some(id.clone()), ..command });
+    let drained = world.spawn(["sessions", "wait", &id]);
+    let told = world.spawn(["sessions", "notices", "--follow", &id]);
+    for _ in 0..3 {
+        let daemon = wait_until("both of them with a daemon", LONG, || match world.daemon() {
+            Some(daemon) if world.status().clients == 3 => Ok(daemon.identity),
+            other => Err(format!("{other:?}")),
+        });
+        world.belay(["down"]).ok();
+        wait_until("the next daemon", LONG, || match world.daemon() {
+            Some(next) if next.identity != daemon => Ok(()),
+            other => Err(format!("{other:?}, {:?}, {:?}", drained.stderr_so_far(), told.stderr_so_far())),
+        });
+    }
+    std::fs::write(&gate, "9\n").unwrap();
+    let ended = drained.finish();
+    assert_eq!((ended.code, ended.stderr), (Some(0), Vec::new()));
+    assert_eq!(ended.stdout, format!("{id} is drained\n").as_bytes());
+    let line = told.wait_for_stdout("its end", |said| said.ends_with(b"\n"));
+    let line = String::from_utf8(line).unwrap();
+    assert!(line.starts_with(&format!("{} failed", task.id)), "{line}");
 }

@@ -36,6 +36,9 @@ use crate::ui::text::one_line;
 /// How long one call waits before it is asked again.
 const ONE_WAIT: Duration = Duration::from_secs(50);
 
+/// How long whoever waits leaves a daemon alone that has left, or is about to, before it looks for the next.
+const CHANGE: Duration = Duration::from_millis(20);
+
 /// How long a renewal that did not succeed is left alone at most before it is tried again.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -222,7 +225,7 @@ fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
             Ok(result) if result.drained || end.is_some_and(|end| Instant::now() >= end) => break result,
             Ok(_) => client = Some(asked),
             // The next daemon knows the session too.
-            Err(error) if error.is_disconnect() => {}
+            Err(error) if error.is_disconnect() => std::thread::sleep(CHANGE),
             Err(error) => return Err(error.into()),
         }
     };
@@ -260,7 +263,10 @@ fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
         let wait_ms = if args.follow { millis(ONE_WAIT) } else { 0 };
         let params = NoticesParams { id: args.id.clone(), ack, wait_ms, max: None };
         let found = match context.connect()?.call::<SessionNotices>(&params) {
-            Err(error) if error.is_disconnect() && args.follow => continue,
+            Err(error) if error.is_disconnect() && args.follow => {
+                std::thread::sleep(CHANGE);
+                continue;
+            }
             other => other?,
         };
         for notice in &found.notices {
