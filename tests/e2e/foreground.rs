@@ -192,3 +192,23 @@ fn standard_input_survives_the_daemon_whole() {
     let done = caller.finish();
     assert_eq!((done.code, done.stdout == expected), (Some(0), true), "{done}");
 }
+
+// proves X3
+#[test]
+fn output_that_is_kept_leaves_a_daemon_with_few_descriptors_enough_of_them() {
+    let world = world();
+    // Whoever asks has the same limit: a task gets that of its caller, which may not be above that of the daemon.
+    let few = |line: &str| world.shell(&format!("exec prlimit --nofile=64:64 \"$BELAY\" {line}"));
+    few("up").ok();
+    let daemon = world.daemon_pid();
+    for number in 0..60 {
+        let said = few(&format!("run -- echo {number}"));
+        assert_eq!((said.code, said.line()), (Some(0), number.to_string()), "{said}");
+    }
+    let all: Vec<TaskInfo> = world.belay(["ps", "--all", "--json"]).ok().json_lines();
+    assert_eq!(all.len(), 60);
+    // The last one can still be looked at.
+    let last = all.iter().max_by_key(|task| task.started_at).unwrap();
+    assert_eq!(world.logs(&last.id), b"59\n");
+    assert_eq!(world.daemon_pid(), daemon);
+}

@@ -11,13 +11,13 @@ use serde_json::json;
 use crate::half_closed::ask_and_finish;
 use crate::support::{FOREVER, builder, stop_of, world};
 
-/// How often each thread of the daemon and of the shims has been given a processor or has left it, and for how long it had one:
+/// How often each thread of these processes has been given a processor or has left it, and for how long it had one:
 /// whoever turns in circles leaves it as rarely as whoever sleeps.
-fn work(world: &World) -> BTreeMap<String, (u64, u64)> {
-    let ours = world.shims().into_iter().chain(world.daemon());
+fn work(pids: &[i32]) -> BTreeMap<String, (u64, u64)> {
     let mut all = BTreeMap::new();
-    for seen in ours {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", seen.identity.pid)).unwrap();
+    for pid in pids {
+        // One that has ended meanwhile was needed no longer.
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {
             let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
             let counts = status.lines().filter(|line| line.contains("ctxt_switches:"));
@@ -40,18 +40,25 @@ fn woken(before: &BTreeMap<String, (u64, u64)>, after: &BTreeMap<String, (u64, u
 fn while_a_task_runs_nobody_wakes(world: &World, line: &str) {
     let id = world.run_detached(["sh", "-c", line, FOREVER]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
-    nobody_wakes(world);
+    nobody_wakes(&ours(world));
+}
+
+/// The daemon and the shims.
+fn ours(world: &World) -> Vec<i32> {
+    let ours: Vec<i32> =
+        world.shims().into_iter().chain(world.daemon()).map(|seen| seen.identity.pid).collect();
+    assert!(ours.len() >= 2, "a daemon and a shim: {ours:?}");
+    ours
 }
 
 /// Not at once: what was asked for last has a deadline of its own, which is looked at once more when it is long met.
-fn nobody_wakes(world: &World) {
+fn nobody_wakes(pids: &[i32]) {
     wait_until("rest", LONG, || {
-        let before = work(world);
-        assert!(before.len() >= 2, "a daemon and a shim: {before:?}");
+        let before = work(pids);
         // Sleeps because rest shows only over a time in which nothing happens, and whoever looks around now and then does so
         // within this time.
         std::thread::sleep(Duration::from_millis(2_500));
-        let woken = woken(&before, &work(world));
+        let woken = woken(&before, &work(pids));
         if woken.is_empty() { Ok(()) } else { Err(format!("{woken:?}, before: {before:?}")) }
     });
 }
@@ -111,7 +118,7 @@ fn nobody_wakes_while_tasks_wait_for_something() {
         let right = [Status::Stopping, Status::Resting, Status::Queued, Status::Running];
         if now == right { Ok(()) } else { Err(format!("{now:?}")) }
     });
-    nobody_wakes(&world);
+    nobody_wakes(&ours(&world));
     follower.signal(Signal::TERM);
     follower.finish();
 }
@@ -123,7 +130,20 @@ fn nobody_wakes_for_a_client_that_has_said_all_and_waits() {
     let id = world.run_detached(["sh", "-c", ONE, FOREVER]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     let mut waiting = ask_and_finish(&world, &[("task/wait", json!({ "id": id }))]);
-    nobody_wakes(&world);
+    nobody_wakes(&ours(&world));
     world.stop(&stop_of(&id));
     assert_eq!(waiting.hear()["result"]["task"]["status"], "cancelled");
+}
+
+// proves D9
+#[test]
+fn whoever_holds_a_session_wakes_only_to_renew_it() {
+    let world = world();
+    // It is renewed every 1000 seconds.
+    let holder =
+        world.spawn(["sessions", "run", "--lease", "3000s", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    holder.wait_for_stdout("the command", |said| said == b"ready\n");
+    nobody_wakes(&[holder.pid()]);
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.finish().code, Some(143));
 }

@@ -29,6 +29,7 @@ mod grep;
 mod half_closed;
 mod head;
 mod held;
+mod holding;
 mod hooks;
 mod hostile;
 mod idle;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
-use belay_protocol::ErrorKind;
 use belay_protocol::event::{EventInfo, ReadParams as EventsParams};
 use belay_protocol::methods::{EventRead, Method, OutputRead, TaskList, TaskWait};
 use belay_protocol::output::{From, ReadParams, StreamName};
@@ -124,10 +123,7 @@ pub(crate) fn connect(world: &World) -> Result<Client, ClientError> {
 
 /// The daemon is gone, going, or not there yet.
 fn is_passing(error: &ClientError) -> bool {
-    match error {
-        ClientError::Rpc(error) => error.data.kind == ErrorKind::ShuttingDown,
-        other => other.is_disconnect() || other.is_absent(),
-    }
+    error.is_disconnect() || error.is_absent()
 }
 
 /// Numbers that look random and are the same again for the same seed.

@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Usage,
     /// The daemon could not be reached or started.
     Unreachable,
-    /// The connection broke; whoever can go on with a new one does.
+    /// The connection broke, or the daemon leaves; whoever can go on with a new one does.
     Disconnected,
     /// Nobody reads our output any more. Nothing is said.
     PipeClosed,
@@ -107,7 +107,8 @@ impl From<RpcError> for CliError {
     fn from(error: RpcError) -> Self {
         let kind = match error.data.kind {
             ErrorKind::Invalid => Kind::Usage,
-            ErrorKind::Version | ErrorKind::ShuttingDown => Kind::Unreachable,
+            _ if error.is_leaving() => Kind::Disconnected,
+            ErrorKind::Version => Kind::Unreachable,
             _ => Kind::No,
         };
         let mut shown = Self::new(kind, error.message.clone());

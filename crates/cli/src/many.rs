@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use belay_client::{Client, Message, decode};
+use belay_protocol::RpcError;
 use belay_protocol::methods::Method;
-use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
@@ -94,9 +94,9 @@ fn converse<'a, M: Method>(
         let Some(id) = asked.remove(&response.id) else { continue };
         let result = match response.result {
             Ok(raw) => Ok(decode::<M>(&raw)?),
-            Err(error) if error.data.kind == ErrorKind::ShuttingDown => {
+            Err(error) if error.is_leaving() => {
                 waiting.push_front(id);
-                return Err(CliError::new(Kind::Disconnected, error.message));
+                return Err(error.into());
             }
             Err(error) => Err(error),
         };

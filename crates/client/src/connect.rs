@@ -87,7 +87,7 @@ impl Client {
                 if let Ok(client) = Self::connect(places) {
                     return Ok(client);
                 }
-            } else if !is_leaving(&error) {
+            } else if !error.is_disconnect() {
                 return Err(error);
             }
             std::thread::sleep(pause);
@@ -135,14 +135,6 @@ fn cut_off(places: &Places, error: ClientError) -> ClientError {
     match living_daemon(places).filter(|_| error.is_absent()) {
         Some(pid) => ClientError::CutOff { socket: places.socket(), pid },
         None => error,
-    }
-}
-
-/// The daemon took the connection and is on its way out.
-fn is_leaving(error: &ClientError) -> bool {
-    match error {
-        ClientError::Rpc(error) => error.data.kind == ErrorKind::ShuttingDown,
-        other => other.is_disconnect(),
     }
 }
 

@@ -79,9 +79,12 @@ impl ClientError {
         }
     }
 
-    /// The connection is gone, and with a new one the work can go on.
+    /// The connection is gone, or the daemon behind it is about to be: with a new one the work can go on.
     pub fn is_disconnect(&self) -> bool {
-        matches!(self, Self::Closed | Self::Io { .. })
+        match self {
+            Self::Rpc(error) => error.is_leaving(),
+            other => matches!(other, Self::Closed | Self::Io { .. }),
+        }
     }
 
     /// Nobody listens: a daemon may be started.

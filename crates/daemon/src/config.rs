@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use belay_protocol::Bytes;
 use belay_protocol::daemon::ContainmentInfo;
+use belay_record::MemoryLog;
 
 use crate::defaults::Defaults;
 use crate::settings::{Found, Hook, Settings};
@@ -56,10 +57,11 @@ pub mod bounds {
     pub const SETTLE_MS: u64 = 10;
     pub const SETTLE_LATEST_MS: u64 = 250;
     /// What a task in the foreground may write before its output goes to disk; and what the daemon keeps of such tasks that
-    /// have ended: the last ones, up to these sums.
+    /// have ended: the last ones, up to these sums and as long as they take no more than one in so many of its descriptors.
     pub const MEMORY_BYTES: u64 = 1024 * 1024;
     pub const KEPT_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
     pub const KEPT_MEMORY_TASKS: usize = 200;
+    pub const KEPT_MEMORY_SHARE: u64 = 8;
     /// How long whoever waited for a task may take to come back when a daemon has died.
     pub const CALLER_MS: u64 = 10_000;
     /// How long a shim whose task was stopped is left alone before it makes itself new.
@@ -133,6 +135,8 @@ pub struct Config {
     pub retention: Retention,
     pub containment: ContainmentInfo,
     pub max_tasks: usize,
+    /// How many tasks that ended in the foreground have their output kept.
+    pub kept_outputs: usize,
     /// For tasks whose start does not say otherwise.
     pub defaults: Defaults,
     pub session: SessionDefaults,
@@ -160,6 +164,7 @@ impl Config {
             retention: Retention::default(),
             containment,
             max_tasks: bounds::LIVE_TASKS,
+            kept_outputs: bounds::KEPT_MEMORY_TASKS,
             defaults: Defaults::default(),
             session: SessionDefaults::default(),
             on_end: None,
@@ -168,6 +173,13 @@ impl Config {
         };
         config.apply();
         config
+    }
+
+    /// For a daemon that may have so many descriptors: what it keeps must leave it enough to work with.
+    pub(crate) fn within(mut self, descriptors: u64) -> Self {
+        let most = descriptors / bounds::KEPT_MEMORY_SHARE / MemoryLog::DESCRIPTORS;
+        self.kept_outputs = usize::try_from(most).unwrap_or(usize::MAX).min(bounds::KEPT_MEMORY_TASKS);
+        self
     }
 
     /// What the file says now; a file that is wrong changes nothing.

@@ -270,6 +270,7 @@ impl<W: World> Core<W> {
     ) -> Result<Self, belay_journal::Error> {
         let key = journal.secret()?;
         let boot = world.boot();
+        let kept_memory = KeptMemory::of(config.kept_outputs);
         Ok(Self {
             world,
             config,
@@ -286,7 +287,7 @@ impl<W: World> Core<W> {
             moved: Vec::new(),
             changed: Vec::new(),
             released: Vec::new(),
-            kept_memory: KeptMemory::default(),
+            kept_memory,
             sessions: BTreeMap::new(),
             lanes: BTreeMap::new(),
             counting: None,

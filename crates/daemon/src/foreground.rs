@@ -22,17 +22,23 @@ use crate::world::World;
 const DISCONNECT: &str = "disconnect";
 
 /// The output of tasks that ended in the foreground: the last ones, while there is room.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KeptMemory {
     logs: VecDeque<(String, u64, Arc<MemoryLog>)>,
     bytes: u64,
+    most: usize,
 }
 
 impl KeptMemory {
+    /// Room for the output of so many tasks.
+    pub(crate) const fn of(most: usize) -> Self {
+        Self { logs: VecDeque::new(), bytes: 0, most }
+    }
+
     fn keep(&mut self, task: &str, bytes: u64, log: Arc<MemoryLog>) {
         self.logs.push_back((task.to_owned(), bytes, log));
         self.bytes += bytes;
-        while self.bytes > bounds::KEPT_MEMORY_BYTES || self.logs.len() > bounds::KEPT_MEMORY_TASKS {
+        while self.bytes > bounds::KEPT_MEMORY_BYTES || self.logs.len() > self.most {
             let Some((_, bytes, _)) = self.logs.pop_front() else { return };
             self.bytes -= bytes;
         }

@@ -104,6 +104,11 @@ impl RpcError {
         Self { code: kind.code(), message: message.into(), data }
     }
 
+    /// The daemon is on its way out and is as good as gone: the next one is to be asked.
+    pub fn is_leaving(&self) -> bool {
+        self.data.kind == ErrorKind::ShuttingDown
+    }
+
     pub fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message).field(field)
     }

@@ -16,6 +16,9 @@ pub struct MemoryLog {
 }
 
 impl MemoryLog {
+    /// How many descriptors whoever keeps one has open for it.
+    pub const DESCRIPTORS: u64 = 2;
+
     pub(crate) fn create() -> io::Result<Self> {
         let make = |name: &str| memfd_create(name, MemfdFlags::CLOEXEC).map(File::from);
         Ok(Self { data: make("belay-output")?, index: make("belay-index")? })

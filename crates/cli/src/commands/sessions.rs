@@ -2,10 +2,12 @@
 
 pub(crate) mod show;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::convert::Infallible;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
+use belay_protocol::ErrorKind;
 use belay_protocol::methods::{
     SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew, SessionWait,
 };
@@ -26,13 +28,19 @@ use crate::commands::run::start_params;
 use crate::commands::stop;
 use crate::context::{self, Context};
 use crate::duration::millis;
-use crate::error::{CliError, Kind};
+use crate::error::CliError;
 use crate::live;
 use crate::outcome;
 use crate::ui::text::one_line;
 
 /// How long one call waits before it is asked again.
 const ONE_WAIT: Duration = Duration::from_secs(50);
+
+/// How long whoever waits leaves a daemon alone that has left, or is about to, before it looks for the next.
+const CHANGE: Duration = Duration::from_millis(20);
+
+/// How long a renewal that did not succeed is left alone at most before it is tried again.
+const SOON: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: SessionsArgs, context: &mut Context) -> Result<u8, CliError> {
     match args.action {
@@ -140,11 +148,12 @@ fn run_in(args: RunInArgs, context: &mut Context) -> Result<u8, CliError> {
     let opened = context.connect()?.call::<SessionOpen>(&open_params(&args.policy))?;
     let id = opened.session.id.clone();
     params.session = Some(id.clone());
-    let over = AtomicBool::new(false);
+    let (running, over) = mpsc::channel();
     let result = std::thread::scope(|scope| {
-        scope.spawn(|| hold(&opened.session, &over));
+        let session = &opened.session;
+        scope.spawn(move || hold(session, &over));
         let result = live::foreground(context, params, false, status);
-        over.store(true, Ordering::Relaxed);
+        drop(running);
         result
     });
     let close =
@@ -156,24 +165,28 @@ fn run_in(args: RunInArgs, context: &mut Context) -> Result<u8, CliError> {
     }
 }
 
-/// Renews a session until it is over. A daemon that dies is followed by another, and the session is regained.
-fn hold(session: &SessionInfo, over: &AtomicBool) {
-    const LOOK: Duration = Duration::from_millis(100);
+/// Renews a session until its command is over, which is when the other end of `over` is gone. A daemon that dies is followed by
+/// another, and one that is busy or slow has time later: only a session that is not to be renewed any more is given up.
+fn hold(session: &SessionInfo, over: &Receiver<Infallible>) {
     let context = Context::from_process();
-    let renewal = Duration::from_millis(session.lease_ms / 3);
+    let lease = Duration::from_millis(session.lease_ms);
+    let soon = (lease / 20).min(SOON);
     let params = RenewParams { id: session.id.clone() };
-    let mut next = Instant::now() + renewal;
-    while !over.load(Ordering::Relaxed) {
-        if Instant::now() >= next {
-            let renewed = context.connect().and_then(|mut client| Ok(client.call::<SessionRenew>(&params)?));
-            if renewed.is_err_and(|error| error.kind != Kind::Disconnected) {
-                return;
-            }
-            next = Instant::now() + renewal;
-        }
-        // Sleeps because a thread that holds a lease has nothing to wait for but the time.
-        std::thread::sleep(LOOK.min(renewal));
+    let mut pause = lease / 3;
+    while over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let renewed = context.connect().and_then(|mut client| Ok(client.call::<SessionRenew>(&params)?));
+        pause = match renewed {
+            Ok(_) => lease / 3,
+            Err(error) if is_final(&error) => return,
+            Err(_) => soon,
+        };
     }
+}
+
+/// The session has ended, is not known, or is not ours to renew: no later answer is another one.
+fn is_final(error: &CliError) -> bool {
+    let kind = error.rpc().map(|rpc| rpc.data.kind);
+    matches!(kind, Some(ErrorKind::NotFound | ErrorKind::NotPermitted | ErrorKind::WrongState))
 }
 
 fn renew(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
@@ -212,7 +225,7 @@ fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
             Ok(result) if result.drained || end.is_some_and(|end| Instant::now() >= end) => break result,
             Ok(_) => client = Some(asked),
             // The next daemon knows the session too.
-            Err(error) if error.is_disconnect() => {}
+            Err(error) if error.is_disconnect() => std::thread::sleep(CHANGE),
             Err(error) => return Err(error.into()),
         }
     };
@@ -250,7 +263,10 @@ fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
         let wait_ms = if args.follow { millis(ONE_WAIT) } else { 0 };
         let params = NoticesParams { id: args.id.clone(), ack, wait_ms, max: None };
         let found = match context.connect()?.call::<SessionNotices>(&params) {
-            Err(error) if error.is_disconnect() && args.follow => continue,
+            Err(error) if error.is_disconnect() && args.follow => {
+                std::thread::sleep(CHANGE);
+                continue;
+            }
             other => other?,
         };
         for notice in &found.notices {

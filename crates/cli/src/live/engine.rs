@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
+use belay_protocol::ErrorKind;
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite, notify};
 use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName};
 use belay_protocol::task::{Met, Size, TaskInfo, WaitParams};
-use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -306,12 +306,9 @@ impl<'a> Live<'a> {
         }
         match self.follow() {
             // What was shown once may be gone for good: its end is still to be told.
-            Err(error) if error.rpc().is_some_and(|rpc| rpc.data.kind != ErrorKind::ShuttingDown) => {
+            Err(error) if error.rpc().is_some() && error.kind != Kind::Disconnected => {
                 let text = error.rpc().map(ToString::to_string).unwrap_or_default();
                 self.say(&format!("belay: {text}"));
-            }
-            Err(error) if error.rpc().is_some() => {
-                return Err(CliError::new(Kind::Disconnected, "the daemon leaves"));
             }
             other => other?,
         }
@@ -415,11 +412,11 @@ impl<'a> Live<'a> {
     fn response(&mut self, response: Response) -> Result<(), CliError> {
         let Response { id, result } = response;
         if self.awaited == Awaited::Start(id) {
-            self.ended(decode::<TaskStart>(&result.map_err(leaving)?)?);
+            self.ended(decode::<TaskStart>(&result?)?);
             return Ok(());
         }
         if self.awaited == Awaited::Wait(id) {
-            let waited = decode::<TaskWait>(&result.map_err(leaving)?)?;
+            let waited = decode::<TaskWait>(&result?)?;
             if waited.met == Met::Timeout {
                 return self.ask();
             }
@@ -477,14 +474,6 @@ impl<'a> Live<'a> {
             }
         }
     }
-}
-
-/// A daemon that is leaving is as good as gone: the next one is asked.
-fn leaving(error: RpcError) -> CliError {
-    if error.data.kind == ErrorKind::ShuttingDown {
-        return CliError::new(Kind::Disconnected, error.message);
-    }
-    error.into()
 }
 
 fn read<T: for<'de> Deserialize<'de>>(raw: &RawValue) -> Result<T, CliError> {

@@ -128,7 +128,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     };
     log_panics(home);
     signal::survive_file_limit().map_err(|error| format!("no signal can be blocked: {error}"))?;
-    let rlimits = fds::raise_nofile().map(|before: Rlimit| vec![before]).unwrap_or_default();
+    let before: Option<Rlimit> = fds::raise_nofile().ok();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
     let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
     let containment = containment(home, &settings);
@@ -136,6 +136,8 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         hook_env: hook_env(),
         ..Config::new(home.to_owned(), runtime_dir.to_owned(), containment.clone(), settings)
     };
+    // As many as it was allowed to have, it has now.
+    let config = config.within(before.map_or(u64::MAX, |before| before.hard));
     let mut core =
         Core::new(RealWorld { crash_at: crash_at(), user: OnceCell::new() }, config, journal, now())
             .map_err(|error| explain(&error))?;
@@ -156,7 +158,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         program: CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?,
         socket_dir: runtime_dir.join("s"),
         cgroup_base: containment.cgroup.map(|path| PathBuf::from(path.as_os_str())),
-        rlimits,
+        rlimits: before.into_iter().collect(),
     };
     Ok(Some(Prepared { core, recipe, listener, socket, _claim: claim }))
 }
