@@ -149,10 +149,10 @@ fn failures_say_where_and_why() {
         told(error(&["true"], &Order { cwd: Some(c"/no/dir"), ..Order::default() })),
         (Stage::Cwd, libc::ENOENT, Some("/no/dir".to_owned()))
     );
-    let beyond = &[Rlimit { resource: libc::RLIMIT_NOFILE, soft: u64::MAX, hard: u64::MAX }];
+    let senseless = &[Rlimit { resource: libc::RLIMIT_NOFILE, soft: 9, hard: 8 }];
     assert_eq!(
-        told(error(&["true"], &Order { rlimits: beyond, ..Order::default() })),
-        (Stage::Limits, libc::EPERM, None)
+        told(error(&["true"], &Order { rlimits: senseless, ..Order::default() })),
+        (Stage::Limits, libc::EINVAL, None)
     );
     let text = error(&[&orphan], &Order::default()).to_string();
     assert_eq!(
@@ -161,6 +161,16 @@ fn failures_say_where_and_why() {
             "the interpreter of the program is missing ({orphan}): No such file or directory (os error 2)"
         )
     );
+}
+
+/// Whoever holds tasks may have given up more than whoever asks: then it is as much as there is.
+#[test]
+fn a_limit_beyond_ones_own_is_ones_own() {
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap();
+    let beyond = &[Rlimit { resource: libc::RLIMIT_NOFILE, soft: u64::MAX, hard: u64::MAX }];
+    let order = Order { rlimits: beyond, ..Order::default() };
+    let (text, _) = output(start(&["sh", "-c", "ulimit -Sn; ulimit -Hn"], &[PATH], &order));
+    assert_eq!(text, format!("{own}\n{own}\n"));
 }
 
 #[test]
