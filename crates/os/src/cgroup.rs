@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 pub use crate::probe::{Layout, Probe, mount_point, probe};
-use crate::process::{Pid, read_at};
+use crate::process::Pid;
 
 /// How deep a task may nest cgroups before the rest is not looked at. The kernel's own limit is a setting.
 const DEPTH_LIMIT: usize = 64;
@@ -62,10 +62,14 @@ impl Cgroup {
 
     /// Whether a process lives in it or in one below it. Zombies do not count.
     pub fn populated(&self) -> io::Result<bool> {
+        self.event(b"populated ")
+    }
+
+    fn event(&self, name: &[u8]) -> io::Result<bool> {
         let mut buffer = [0_u8; 256];
         let filled = rustix::io::retry_on_intr(|| rustix::io::pread(&self.events, &mut buffer, 0))?;
         let text = buffer.get(..filled).unwrap_or_default();
-        match text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"populated ")) {
+        match text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name)) {
             Some(value) => Ok(value != b"0"),
             None => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -103,20 +107,10 @@ impl Cgroup {
         rustix::fs::fstat(&self.dir).map_or(true, |stat| stat.st_nlink != 2)
     }
 
-    /// Whether nobody has frozen it, divided it or changed its kind: whoever lives in it may do all of that.
+    /// Whether nobody has frozen or divided it, which whoever lives in it may do. (Its kind, and what it hands on, the kernel lets nobody
+    /// change while somebody lives in it.)
     pub(crate) fn is_as_made(&self) -> bool {
-        let says = |name: &str, expected: &[u8]| {
-            let mut buffer = [0_u8; 256];
-            match read_at(self.dir.as_fd(), name, &mut buffer) {
-                Some(filled) => buffer.get(..filled).is_some_and(|text| text.trim_ascii() == expected),
-                // Older kernels have no such thing.
-                None => true,
-            }
-        };
-        !self.has_subgroups()
-            && says("cgroup.freeze", b"0")
-            && says("cgroup.type", b"domain")
-            && says("cgroup.subtree_control", b"")
+        !self.has_subgroups() && !self.event(b"frozen ").unwrap_or(true)
     }
 
     /// Removes it and makes it again: empty, and as if it had never been killed.
