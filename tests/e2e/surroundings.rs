@@ -76,10 +76,12 @@ fn a_proc_that_hides_other_users_hides_nobody_that_matters() {
         let outer = ["unshare", "-m", "sh", "-c", &line, "sh"];
         let within = |words: &[&str]| world.belay_with(words, |command| put_before(&outer, command)).ok();
         assert_eq!(within(&["run", "--", "echo", "seen"]).stdout, b"seen\n");
+        // A person would see this one, too.
+        within(&["run", "-d", "--", "sleep", FOREVER]);
         let inside = format!("{} ps --json | wc -l", world.program().display());
         let said = within(&["run", "--", "sh", "-c", &inside]);
         assert_eq!(said.stdout, b"1\n", "what runs in a task sees itself alone");
-        within(&["down"]);
+        within(&["down", "--stop-tasks"]);
     }
 }
 
@@ -136,4 +138,7 @@ fn a_daemon_that_may_write_no_large_files_lives_and_tells() {
     }
     assert_eq!(world.daemon_pid(), daemon);
     assert_eq!(world.get(&id).status, Status::Running);
+    let notices = world.status().notices;
+    let told = |start: &str| notices.iter().any(|notice| notice.message.starts_with(start));
+    assert!(told("the journal cannot be "), "{notices:?}");
 }

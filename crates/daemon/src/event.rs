@@ -127,13 +127,13 @@ pub enum Action {
         shim: ShimId,
         name: String,
     },
-    /// Nobody listens there any more.
     /// What a dead shim left that held no task: its socket and its cgroup. Nothing if it lives.
     ClearShim {
         name: String,
         process: ProcessId,
         cgroup: Option<PathBuf>,
     },
+    /// Nobody listens there any more.
     RemoveSocket {
         name: String,
     },

@@ -148,26 +148,21 @@ impl<W: World> Core<W> {
             _ => self.log_of(&follow.task),
         };
         let read = log.and_then(|log| log.read(follow.next, bounds::FOLLOW_BYTES, follow.stream));
-        let Some(follow) = self.follows.get_mut(&id) else { return false };
-        let mut failed = None;
-        let mut slice = read.unwrap_or_else(|error| {
-            failed = Some(format!("the output of task {} cannot be read: {error}", follow.task));
-            Slice { next: follow.next, ..Slice::default() }
-        });
-        if slice.next == follow.next {
+        let (next, total) = (follow.next, follow.total);
+        let mut slice = match read {
+            Ok(slice) => slice,
+            Err(error) => {
+                let message = format!("the output of task {} cannot be read: {error}", follow.task);
+                self.notice(message, "");
+                Slice { next, ..Slice::default() }
+            }
+        };
+        if slice.next == next {
             // Nothing to be had: either nothing yet, or its last bytes were lost to a full disk, or cannot be read. Whoever waits
             // for the end gets it all the same.
-            let total = follow.total;
-            if let Some(total) = total {
-                slice.gaps.push([follow.next, total]);
-                slice.next = total;
-            }
-            if let Some(message) = failed {
-                self.notice(message, "");
-            }
-            if total.is_none() {
-                return false;
-            }
+            let Some(total) = total else { return false };
+            slice.gaps.push([next, total]);
+            slice.next = total;
         }
         let Some(follow) = self.follows.get_mut(&id) else { return false };
         follow.next = slice.next;

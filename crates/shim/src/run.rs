@@ -275,13 +275,15 @@ impl Shim {
 
     /// What is told as not started does not run, nor does anybody that it may have started before it was given up.
     fn leave_nobody(&mut self, failure: SpawnFailure) -> SpawnFailure {
-        if self.tree.is_empty().unwrap_or(true) {
+        if matches!(self.tree.is_empty(), Ok(true)) {
             return failure;
         }
-        let survivors = self.tree.kill_until_empty(UNHELD_MS).map_or(0, |killed| killed.survivors.len());
-        let ran = match survivors {
-            0 => "it had begun, and was ended".to_owned(),
-            left => format!("it had begun, and {left} of its processes could not be ended"),
+        let ran = match self.tree.kill_until_empty(UNHELD_MS) {
+            Ok(killed) if killed.empty => "it had begun, and was ended".to_owned(),
+            Ok(killed) => {
+                format!("it had begun, and {} of its processes could not be ended", killed.survivors.len())
+            }
+            Err(error) => format!("it may have begun, and whether it was ended is not known: {error}"),
         };
         SpawnFailure { message: format!("{}; {ran}", failure.message), ..failure }
     }
