@@ -238,15 +238,14 @@ fn make(orders: &mut Orders, cgroup: Option<BorrowedFd<'_>>) -> Result<Child, Sp
 
 /// The slow road: a copy of the caller, whose report comes through a pipe that closes as it executes.
 fn fork(orders: &mut Orders) -> Result<Child, SpawnError> {
-    let failed = resources;
     let (reader, writer) =
-        crate::fds::pipe_above_stdio().map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
+        crate::fds::pipe_above_stdio().map_err(|error| resources(error.raw_os_error().unwrap_or(0)))?;
     orders.report_pipe = writer.as_raw_fd();
     // SAFETY: as in `make`.
     let child = match unsafe { clone::fork(child::run, ptr::from_mut(orders).cast()) } {
         Ok(child) => child,
-        Err(CloneError::Failed(errno)) => return Err(failed(errno)),
-        Err(CloneError::Unsupported) => return Err(failed(libc::ENOSYS)),
+        Err(CloneError::Failed(errno)) => return Err(resources(errno)),
+        Err(CloneError::Unsupported) => return Err(resources(libc::ENOSYS)),
     };
     drop(writer);
     let mut bytes = [0_u8; Report::SIZE];
