@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use belay_model::{Level, Survivor};
 use belay_os::process::{Identity, Pid, ProcessInfo};
 use belay_os::signal::Signal;
-use belay_os::tree::{SignalReport, Tree};
+use belay_os::tree::{Exit, Reaped, SignalReport, Tree};
 
 use crate::core::Strike;
 
@@ -56,6 +56,16 @@ impl Killing {
         self.pause_ms = if self.hot { PAUSE_MS.0 } else { (self.pause_ms * 2).min(PAUSE_MS.1) };
         self.next_round_ms = now_ms + self.pause_ms;
         strike
+    }
+
+    /// Those among the dead that a blow reached and no look saw: a group or a cgroup is killed with everybody in it, also
+    /// with those that moved to a new parent or were born while they were being listed.
+    pub(crate) fn unseen(&mut self, dead: &[Reaped], leader: Option<Identity>) -> Option<Strike> {
+        let killed = dead.iter().filter(
+            |dead| matches!(dead.exit, Exit::Signal { signal, .. } if signal == Signal::KILL.as_raw()),
+        );
+        let killed: Vec<Pid> = killed.map(|dead| dead.pid).collect();
+        Some(self.strike(&killed, 0, leader)).filter(|strike| strike.processes > 0)
     }
 
     fn strike(&mut self, pids: &[Pid], refused: usize, leader: Option<Identity>) -> Strike {

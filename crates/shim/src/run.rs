@@ -332,6 +332,9 @@ impl Shim {
         // Before the deaths that it was the reason of.
         self.hear_of_budgets()?;
         let leader = self.live_leader();
+        if let Some(strike) = self.killing.as_mut().and_then(|killing| killing.unseen(&reaped, leader)) {
+            self.feed(Input::Signalled(strike))?;
+        }
         if let Some(Reaped { exit, .. }) =
             reaped.iter().find(|dead| leader.is_some_and(|id| id.pid == dead.pid))
         {
