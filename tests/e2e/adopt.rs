@@ -223,7 +223,10 @@ fn down_with_its_tasks_tells_whoever_waits_and_no_other_daemon_comes() {
         foreground.wait_for_stdout("the first line", |heard| heard == b"a\n");
         let task = Patient::new(&world).tasks().into_values().find(|task| !task.status.is_ended()).unwrap();
         let waiting = world.spawn(["wait", &task.id]);
-        wait_for_other_clients(&world, 2);
+        wait_until("the calls of both", LONG, || match world.status().calls_waiting {
+            2 => Ok(()),
+            count => Err(format!("{count} calls wait")),
+        });
         let down = world.belay(["down", "--stop-tasks"]).ok();
         assert!(down.line().ends_with("The daemon has ended."), "{down}");
         for waiter in [foreground, waiting] {

@@ -115,6 +115,20 @@ fn standard_input_is_passed_on_whole() {
     assert_eq!(world.belay(["run", "--", "cat"]).ok().stdout, b"");
 }
 
+/// The end of the input may be on its way when the command ends: that is nothing to tell anybody.
+// proves F3
+#[test]
+fn a_command_that_ends_before_its_input_does_is_no_fault() {
+    let world = world();
+    for turn in 0..60 {
+        let mut running = world.spawn_with_stdin(["run", "--stdin", "--", "sh", "-c", "read -r x; exit $x"]);
+        running.write(b"7\n");
+        let said = running.finish();
+        let told = String::from_utf8_lossy(&said.stderr);
+        assert_eq!((said.code, told.as_ref()), (Some(7), ""), "at turn {turn}");
+    }
+}
+
 // proves D1, D7, F3
 #[test]
 fn a_daemon_that_dies_in_the_middle_costs_no_byte() {

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use belay_client::{Client, Message, decode};
+use belay_os::signal::Signal;
 use belay_protocol::daemon::{GcParams, GcResult, StatusParams};
-use belay_protocol::methods::{DaemonGc, DaemonStatus, TaskStart};
+use belay_protocol::methods::{DaemonGc, DaemonStatus, Method, TaskStart};
 use belay_protocol::task::{AnswerWhen, StartParams, Status, TaskInfo};
-use belay_testkit::{LONG, World, look_at, wait_until};
+use belay_testkit::{LONG, World, look_at, send_signal, wait_until};
 
 use crate::patient::Patient;
 use crate::support::{FOREVER, builder, stop_of, world};
@@ -105,17 +106,22 @@ fn what_is_older_than_the_rule_allows_goes() {
     assert_eq!(world.get(&live.id).status, Status::Running);
 }
 
+/// The answer that comes next.
+fn answer<M: Method>(client: &mut Client) -> M::Result {
+    loop {
+        if let Message::Response(answer) = client.receive().unwrap() {
+            return decode::<M>(&answer.result.unwrap()).unwrap();
+        }
+    }
+}
+
 fn run_many(world: &World, count: usize) {
     let mut client = world.client();
     let params = world.start_params(&["echo", "x"]);
     for _ in 0..count {
         client.send::<TaskStart>(&params).unwrap();
     }
-    let answer = |client: &mut Client| match client.receive().unwrap() {
-        Message::Response(response) => decode::<TaskStart>(&response.result.unwrap()).unwrap().id,
-        other @ Message::Notification(_) => panic!("{other:?}"),
-    };
-    let ids: Vec<String> = (0..count).map(|_| answer(&mut client)).collect();
+    let ids: Vec<String> = (0..count).map(|_| answer::<TaskStart>(&mut client).id).collect();
     for id in ids {
         // One that is gone already has ended before.
         let _ = world.belay(["wait", &id]);
@@ -199,18 +205,15 @@ fn whoever_asks_during_a_long_collection_is_answered() {
     for _ in 0..MANY {
         collecting.call::<TaskStart>(&params).unwrap();
     }
+    // Both are there when the daemon looks, and the collection came first.
+    let daemon = world.daemon().unwrap().identity;
+    send_signal(daemon, Signal::STOP);
     collecting.send::<DaemonGc>(&GcParams { all: true, dry_run: false }).unwrap();
-    let mut seen = vec![MANY];
-    while seen.last() != Some(&0) {
-        seen.push(asking.call::<DaemonStatus>(&StatusParams::default()).unwrap().tasks_ended);
-    }
-    assert!(seen.iter().any(|left| (1..MANY).contains(left)), "asked {} times: {seen:?}", seen.len());
-    let answer = loop {
-        if let Message::Response(answer) = collecting.receive().unwrap() {
-            break answer;
-        }
-    };
-    let removed = decode::<DaemonGc>(&answer.result.unwrap()).unwrap().removed;
+    asking.send::<DaemonStatus>(&StatusParams::default()).unwrap();
+    send_signal(daemon, Signal::CONT);
+    let left = answer::<DaemonStatus>(&mut asking).tasks_ended;
+    assert!((1..MANY).contains(&left), "{left} of {MANY} were left");
+    let removed = answer::<DaemonGc>(&mut collecting).removed;
     assert_eq!(removed.len() as u64, MANY);
     assert_eq!(std::fs::read_dir(world.home().join("tasks")).unwrap().count(), 0);
 }

@@ -226,6 +226,15 @@ pub fn reset_dispositions() -> io::Result<()> {
     Ok(())
 }
 
+/// Puts these signals back to their default where they are ignored, as a shell without job control makes whatever it puts in
+/// the background ignore those of a terminal.
+pub fn heed(signals: &[Signal]) -> io::Result<()> {
+    let ignored = signals.iter().map(|signal| signal.as_raw()).filter(|&number| is_ignored(number));
+    ignored.into_iter().try_for_each(set_default)?;
+    look_up_ignored();
+    Ok(())
+}
+
 /// Makes a write beyond the limit on the size of files fail with `EFBIG`, instead of ending the process without a word.
 pub fn survive_file_limit() -> io::Result<()> {
     block(&signal_set([Signal::XFSZ]))

@@ -75,6 +75,9 @@ pub struct StatusResult {
     pub events_first: u64,
     pub events_last: u64,
     pub clients: u64,
+    /// Calls that wait for their answer: for the end of a task, mostly.
+    #[serde(default)]
+    pub calls_waiting: u64,
     pub shims_ready: u64,
     pub containment: ContainmentInfo,
     /// None: it never leaves by itself.

@@ -5,6 +5,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
+
+use belay_os::signal::{self, Signal};
 
 use crate::command;
 use crate::world::{NOBODY, World};
@@ -20,6 +23,9 @@ pub struct Builder {
 
 impl Builder {
     pub(crate) fn new(program: &Path) -> Self {
+        // What is tested with keys and hang-ups has to hear of them, also where the tests run in the background.
+        static HEED: Once = Once::new();
+        HEED.call_once(|| signal::heed(&[Signal::HUP, Signal::INT, Signal::QUIT]).unwrap());
         Self { program: program.to_owned(), env: Vec::new(), user: None, disk: None }
     }
 

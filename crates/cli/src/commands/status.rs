@@ -64,7 +64,7 @@ pub(crate) fn render(status: &StatusResult, now: Timestamp, colour: bool) -> Str
     let (output, journal) = (human::size(status.output_bytes), human::size(status.journal_bytes));
     line("Kept", &format!("{output} of output, {journal} of records"));
     line("Events", &format!("{} to {}", status.events_first, status.events_last));
-    line("Clients", &status.clients.to_string());
+    line("Clients", &format!("{}, calls waiting: {}", status.clients, status.calls_waiting));
     line("Shims", &format!("{} ready", status.shims_ready));
     let held = &status.containment;
     let cgroup = held.cgroup.as_ref().map(|path| format!(" at {}", path.to_text_lossy())).unwrap_or_default();

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
-use belay_protocol::ErrorKind;
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite, notify};
 use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName};
 use belay_protocol::task::{Met, Size, TaskInfo, WaitParams};
+use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -147,7 +147,7 @@ impl<'a> Live<'a> {
         // Before anything is started: a Ctrl-C must not fall between.
         let keys = matches!(input, Input::Keys(_));
         let as_shell = matches!(role, Role::Shell(_));
-        let key = if keys || as_shell { None } else { DetachKey::take()? };
+        let key = if keys || as_shell { None } else { DetachKey::take(status)? };
         let prefix = Prefix::new(key::prefix()?.filter(|_| keys && !as_shell));
         let heeded = if as_shell { Heeded::All } else { Heeded::Usual { with_quit: key.is_some() || keys } };
         let signals =
@@ -445,10 +445,17 @@ impl<'a> Live<'a> {
             {
                 self.say(&format!("belay: {error}"));
             }
-        } else if let Err(error) = result {
+        } else if let Err(error) = result
+            && !self.came_too_late(&error)
+        {
             self.say(&format!("belay: {error}"));
         }
         Ok(())
+    }
+
+    /// Whether it is only that the task has ended while something was on its way to it.
+    fn came_too_late(&self, error: &RpcError) -> bool {
+        self.last.is_some() && error.data.kind == ErrorKind::WrongState
     }
 
     fn ended(&mut self, task: TaskInfo) {

@@ -6,6 +6,9 @@ use std::ffi::OsStr;
 use belay_protocol::vars;
 use rustix::termios::{OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
+use signal_hook::consts::SIGQUIT;
+
+use crate::caller::ProcStatus;
 use crate::error::CliError;
 
 /// Ctrl-B, as one would say it to tmux.
@@ -19,10 +22,10 @@ pub(super) struct DetachKey {
 }
 
 impl DetachKey {
-    /// None where there is no terminal, where we are in the background of it, where the key is switched off, and where we
-    /// are only part of what runs there: a script's shell, or `make`, would be hit by the key too.
-    pub(super) fn take() -> Result<Option<Self>, CliError> {
-        let Some(key) = prefix()? else { return Ok(None) };
+    /// None where there is no terminal, where we are in the background of it, where the key is switched off or what it sends is
+    /// ignored, and where we are only part of what runs there: a script's shell, or `make`, would be hit by the key too.
+    pub(super) fn take(status: ProcStatus) -> Result<Option<Self>, CliError> {
+        let Some(key) = prefix()?.filter(|_| !status.ignores(SIGQUIT)) else { return Ok(None) };
         let stdin = rustix::stdio::stdin();
         // Setting a terminal from the background would stop us.
         let own = rustix::process::getpid();

@@ -178,7 +178,8 @@ fn daemon_status() -> StatusResult {
         journal_bytes: 400_000,
         events_first: 1,
         events_last: 960,
-        clients: 1,
+        clients: 3,
+        calls_waiting: 2,
         shims_ready: 2,
         containment: ContainmentInfo {
             kind: "cgroup".into(),

@@ -69,6 +69,7 @@ impl<W: World> Core<W> {
             events_first: counts.first_event,
             events_last: counts.last_event,
             clients: self.clients.len() as u64,
+            calls_waiting: self.pending.len() as u64,
             shims_ready: self.ready.len() as u64,
             containment: self.config.containment.clone(),
             idle_exit_ms: self
