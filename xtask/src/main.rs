@@ -51,6 +51,7 @@ fn dispatch(words: &[&str]) -> Outcome {
         ["bench", names @ ..] => bench::run(names),
         // What the benchmarks run as processes of their own.
         ["part", "hold", way, children] => bench::parts::hold(way, children.parse()?),
+        ["part", "relay", children] => bench::parts::relay(children),
         ["part", "echo", socket] => bench::parts::echo(socket.as_ref()),
         ["part", "tell", socket, listeners] => bench::parts::tell(socket.as_ref(), listeners.parse()?),
         [] | ["help" | "--help" | "-h"] => {

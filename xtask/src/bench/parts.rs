@@ -1,4 +1,4 @@
-//! What the benchmarks compare with and what must be a process of its own: a bare holder of a tree, an echo, and one who
+//! What the benchmarks compare with and what must be a process of its own: a bare holder of a tree and one who stands before it, an echo, and one who
 //! tells many.
 
 use std::ffi::CString;
@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use belay_os::cgroup::{Cgroup, probe};
@@ -15,7 +16,7 @@ use belay_os::{Tree, fds};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use crate::run::{Outcome, wait_until};
+use crate::run::{self, Outcome, command, wait_until};
 
 /// A shell that waits for so many children.
 pub(crate) fn shell_line(children: usize) -> String {
@@ -66,6 +67,27 @@ pub(crate) fn hold(way: &str, children: usize) -> Outcome {
         std::fs::remove_dir(base)?;
     }
     Ok(())
+}
+
+/// Starts a bare holder and stands between it and whoever asks: what it hears from the one goes to the other, and nothing is done
+/// with it. That is the way of a stop without all that a supervisor does on it.
+pub(crate) fn relay(children: &str) -> Outcome {
+    let mut holder = command(std::env::current_exe()?, &["part", "hold", "asked", children]);
+    let mut holder = run::start(holder.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+    let (Some(mut ask), Some(answers)) = (holder.stdin.take(), holder.stdout.take()) else {
+        return Err("the holder has no pipes".into());
+    };
+    let mut answers = BufReader::new(answers);
+    let mut line = String::new();
+    answers.read_line(&mut line)?;
+    print!("{line}");
+    line.clear();
+    std::io::stdin().read_line(&mut line)?;
+    ask.write_all(line.as_bytes())?;
+    line.clear();
+    answers.read_line(&mut line)?;
+    print!("{line}");
+    if holder.wait()?.success() { Ok(()) } else { Err("the holder has failed".into()) }
 }
 
 fn reap_all() -> Outcome {

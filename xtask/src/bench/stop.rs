@@ -18,22 +18,24 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     let mut client = world.connect()?;
     for (what, children, times) in [("a shell and two children", 2, 30), ("200 processes", 200, 1)] {
         let ours = || stop(&mut client, children);
-        let [ours, raw, asked, looped] = compare(
+        let [ours, raw, asked, relayed, looped] = compare(
             ROUNDS,
             times,
             [
                 Box::new(ours),
                 Box::new(|| held("raw", children)),
-                Box::new(|| asked(children)),
+                Box::new(|| asked(holder("asked", children)?)),
+                Box::new(|| asked(relay(children)?)),
                 Box::new(|| held("loop", children)),
             ],
         )?;
         let what = format!("stop of {what}, level kill, by RPC");
         report.times("stop", &what, ours, ("`cgroup.kill` and wait", raw), Target::AtMost(2.0));
         report.note(format!(
-            "{what}: a bare holder that sleeps and is asked over a pipe takes {}; belay-os's loop of killing, in a bare \
-             holder, {}",
+            "{what}: a bare holder that sleeps and is asked over a pipe takes {}, and asked through a bare relay, as a shim \
+             is through its daemon, {}; belay-os's loop of killing, in a bare holder, {}",
             shown_time(asked),
+            shown_time(relayed),
             shown_time(looped)
         ));
     }
@@ -59,9 +61,13 @@ fn held(way: &str, children: usize) -> Outcome<Duration> {
     Ok(Duration::from_micros(output(&mut holder(way, children)?)?.trim().parse()?))
 }
 
-/// From asking a bare holder to its answer.
-fn asked(children: usize) -> Outcome<Duration> {
-    let mut holder = start(holder("asked", children)?.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+fn relay(children: usize) -> Outcome<Command> {
+    Ok(command(std::env::current_exe()?, &["part", "relay", &children.to_string()]))
+}
+
+/// From asking one who sleeps to its answer.
+fn asked(mut holder: Command) -> Outcome<Duration> {
+    let mut holder = start(holder.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
     let (Some(mut ask), Some(answers)) = (holder.stdin.take(), holder.stdout.take()) else {
         return Err("the holder has no pipes".into());
     };
