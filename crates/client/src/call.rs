@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use belay_protocol::daemon::HelloResult;
 use belay_protocol::methods::Method;
 use belay_protocol::rpc::{Answered, Incoming, Outgoing, RequestId, Version};
-use belay_protocol::{ErrorKind, MAX_REQUEST_BYTES, RpcError};
+use belay_protocol::{ErrorKind, MAX_REQUEST_BYTES, RpcError, read_json};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde_json::value::RawValue;
@@ -200,7 +200,7 @@ impl Client {
 
     /// The next line, if it is the answer to this call: read once, straight into what was asked for, for it may be long.
     fn take_answer<M: Method>(&mut self, id: i64) -> Option<M::Result> {
-        let answered: Answered<M::Result> = serde_json::from_slice(self.lines.peek_line()?).ok()?;
+        let answered: Answered<M::Result> = read_json(self.lines.peek_line()?).ok()?;
         (answered.id == id).then(|| {
             self.lines.next_line();
             answered.result
@@ -247,7 +247,7 @@ fn parse(line: &[u8]) -> Result<Message, ClientError> {
         let shown = &line[..line.len().min(SHOWN_BYTES)];
         ClientError::Malformed { what: format!("{why}: {:?}", String::from_utf8_lossy(shown)) }
     };
-    let incoming: Incoming = serde_json::from_slice(line).map_err(|error| malformed(&error.to_string()))?;
+    let incoming: Incoming = read_json(line).map_err(|error| malformed(&error.to_string()))?;
     let null = || RawValue::NULL.to_owned();
     if let Some(method) = incoming.method {
         let params = incoming.params.map_or_else(null, RawValue::to_owned);

@@ -5,6 +5,7 @@ use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Filter;
 use belay_protocol::lane::FenceInfo;
 use belay_protocol::methods::Call;
+use belay_protocol::read_json;
 use belay_protocol::rpc::{Answer, Notification, Request, RequestId, Version};
 use belay_protocol::task::{AnswerWhen, StartParams, StopResult, StopVerdict};
 use serde::Serialize;
@@ -189,7 +190,7 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn client_said(&mut self, client: ClientId, line: &[u8]) {
-        let request = match serde_json::from_slice::<Request<'_>>(line) {
+        let request = match read_json::<Request<'_>>(line) {
             Ok(request) => request,
             Err(error) => {
                 let message = format!("not a JSON-RPC 2.0 request on one line: {error}");

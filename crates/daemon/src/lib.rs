@@ -31,6 +31,7 @@ mod sessions;
 pub mod settings;
 mod stray;
 mod subtree;
+mod telling;
 pub mod world;
 
 pub use io::{main, reader_main};

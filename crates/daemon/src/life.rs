@@ -1,6 +1,6 @@
 //! Following the tasks that shims hold: each life event is applied once, recorded once, and told to whoever waits.
 
-use belay_model::{Cause, Event, Leader, Outcome, Policy, Resting, State, StopOrder, step};
+use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::{CaptureFault, Receipt, SignalSent, StopLevel, SurvivorInfo};
@@ -9,12 +9,8 @@ use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
     WriteResult as ShimWrite,
 };
-use belay_protocol::task::{
-    AnswerWhen, Met, OutcomeInfo, Status, StopResult, StopVerdict, TaskInfo, WriteResult,
-};
-use belay_record::convert::{Wire as _, event_from_wire, outcome_info, status};
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use belay_protocol::task::{AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo, WriteResult};
+use belay_record::convert::{Wire as _, event_from_wire, status};
 
 use crate::answer::{Pending, What};
 use crate::core::{Core, ShimStage};
@@ -23,6 +19,7 @@ use crate::foreground::detached_by;
 use crate::handlers::task::not_running;
 use crate::handlers::terminal::no_terminal_now;
 use crate::info::{Live, task_info};
+use crate::telling::{Ended, Stalled, Stopping, describe};
 use crate::world::{CrashPoint, World};
 
 /// What becomes of the output of a task whose shim was ended with it.
@@ -119,9 +116,8 @@ impl<W: World> Core<W> {
         let Some(task) = self.tasks.get(id) else { return };
         let (session, ended) = (task.entry.session.clone(), task.state.is_ended());
         if let LifeEvent::Stalled { evidence } = &item.event {
-            let mut more = object(json!(evidence));
-            more.extend(object(json!({ "policy": task.entry.doc.clocks.stall.map(|stall| stall.policy) })));
-            self.emit("task.stalled", Some((id, &session)), more);
+            let policy = task.entry.doc.clocks.stall.map(|stall| stall.policy);
+            self.emit("task.stalled", Some((id, &session)), Stalled { evidence, policy });
         }
         let Some(task) = self.tasks.get(id) else { return };
         if ended {
@@ -361,9 +357,8 @@ impl<W: World> Core<W> {
         let exit = task.state.leader().and_then(Leader::exit);
         if !matches!(task.state, State::Stopping(_)) {
             let session = task.entry.session.clone();
-            let mut more = object(json!({ "level": order.level.name() }));
-            more.extend(object(json!(Cause::Asked(order.clone()).to_wire())));
-            self.emit("task.stopping", Some((id, &session)), more);
+            let why = Stopping::new(order.level, &Cause::Asked(order.clone()));
+            self.emit("task.stopping", Some((id, &session)), why);
         }
         let outcome = if survivors.is_empty() {
             Outcome::Cancelled { order, exit }
@@ -430,64 +425,4 @@ pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
     let accepted = receipt.is_some() || info.status == Status::Lost;
     let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
     StopResult { receipt, ..StopResult::bare(info.id.clone(), result, Some(info.status)) }
-}
-
-/// An event of a life that goes on, as it stands in the record: its type and what is special to it. Signals are in the receipt.
-fn describe(event: &LifeEvent, state: &State, policy: &Policy) -> Option<(&'static str, Map<String, Value>)> {
-    let detached = object(json!({ "by": detached_by(event) }));
-    match event {
-        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_) | State::Resting(_)) => {
-            Some(("task.detached", detached))
-        }
-        LifeEvent::Spawned { process, .. } if policy.retries == 0 => {
-            Some(("task.started", object(json!({ "pid": process.pid }))))
-        }
-        LifeEvent::Spawned { process, .. } => {
-            Some(("task.started", object(json!({ "pid": process.pid, "attempt": state.attempt() }))))
-        }
-        LifeEvent::TreeEmpty => {
-            let State::Resting(Resting { attempt, last, .. }) = state else { return None };
-            let told =
-                json!({ "exit": last.to_wire(), "attempt": attempt, "next_ms": policy.retry_delay_ms });
-            Some(("task.attempt_ended", object(told)))
-        }
-        LifeEvent::LeaderExited { exit } => Some(("task.leader_exited", object(json!({ "exit": exit })))),
-        LifeEvent::Recovered => Some(("task.recovered", Map::new())),
-        LifeEvent::Stop { .. }
-        | LifeEvent::ClockRanOut { .. }
-        | LifeEvent::BudgetRanOut { .. }
-        | LifeEvent::Stalled { .. } => {
-            let State::Stopping(stopping) = state else { return None };
-            let mut more = object(json!({ "level": stopping.level.name() }));
-            more.extend(object(json!(stopping.cause.to_wire())));
-            Some(("task.stopping", more))
-        }
-        // It may have been detached while it waited for its turn.
-        LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => Some(("task.detached", detached)),
-        LifeEvent::SpawnFailed { .. }
-        | LifeEvent::Detach { .. }
-        | LifeEvent::Signalled { .. }
-        | LifeEvent::Survivors { .. }
-        | LifeEvent::ShimLost { .. } => None,
-    }
-}
-
-/// What is special to the end of a task.
-#[derive(Serialize)]
-struct Ended {
-    status: Status,
-    outcome: Option<OutcomeInfo>,
-}
-
-impl Ended {
-    fn new(status: Status, end: Option<&EndRecord>) -> Self {
-        Self { status, outcome: end.map(outcome_info) }
-    }
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use belay_protocol::read_json;
 use belay_protocol::shim::MAX_FRAME_BYTES;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -70,7 +71,7 @@ impl Frames {
             return Err(FrameError::TooLong(length));
         }
         let Some(body) = body.get(..length) else { return Ok(None) };
-        let message = serde_json::from_slice(body).map_err(FrameError::NotUnderstood)?;
+        let message = read_json(body).map_err(FrameError::NotUnderstood)?;
         self.taken += 4 + length;
         if self.taken == self.buffer.len() {
             self.buffer.clear();
