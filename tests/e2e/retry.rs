@@ -62,6 +62,8 @@ fn what_fails_twice_and_then_succeeds_has_completed() {
     assert_eq!(runs(&count), 3);
     let [task] = world.belay(["ps", "-a", "--json"]).ok().json_lines::<TaskInfo>().try_into().unwrap();
     assert_eq!((task.status, task.attempt), (Status::Completed, Some(attempt(3, 6, 1))));
+    // It has run since its first attempt: twice 20 ms lie in between.
+    assert!(task.ended_at.unwrap().0 - task.started_at.unwrap().0 + 5 >= 40, "{task:?}");
     assert_eq!(world.logs(&task.id), written.as_bytes());
     let one = ["task.started", "task.leader_exited", "task.attempt_ended"];
     let last = ["task.started", "task.leader_exited", "task.ended"];

@@ -229,6 +229,7 @@ pub struct Spec {
     pub cwd: Bytes,
     pub detached: bool,
     pub clocks: Clocks,
+    /// When the shim was told of it, whether or not it had to wait then.
     pub started_ms: i64,
     #[serde(default, skip_serializing_if = "Budgets::is_empty")]
     pub budgets: Budgets,

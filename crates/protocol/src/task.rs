@@ -218,7 +218,12 @@ pub struct TaskInfo {
     /// It outlives its session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
-    pub started_at: Timestamp,
+    /// When it was asked for and recorded.
+    #[serde(default)]
+    pub created_at: Timestamp,
+    /// When its command was started, the first time if it is run again; none as long as it waits for its turn, and for ever if it
+    /// never was started.
+    pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub pid: Option<i32>,
     pub leader: Option<LeaderInfo>,
