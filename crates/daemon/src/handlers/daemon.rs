@@ -89,6 +89,7 @@ impl<W: World> Core<W> {
         let mut findings = vec![self.containment_finding()];
         findings.push(self.budgets_finding());
         findings.push(self.tasks_finding());
+        findings.extend(self.journal_finding());
         findings.extend(self.shim_findings());
         findings.extend(self.notices.iter().map(|notice| Finding {
             verdict: Verdict::Warning,
@@ -141,6 +142,27 @@ impl<W: World> Core<W> {
     fn tasks_finding(&self) -> Finding {
         let ended = self.journal.counts().ended;
         finding(Verdict::Ok, "tasks", &format!("{} live, {ended} ended and kept", self.tasks.len()))
+    }
+
+    /// Somebody has taken the files away under us: all is well until the daemon leaves, and then all of it is gone.
+    fn journal_finding(&self) -> Option<Finding> {
+        let missing = self.journal.missing_files();
+        let names = missing.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let home = self.config.home.display();
+        (!missing.is_empty()).then(|| Finding {
+            verdict: Verdict::Problem,
+            topic: "journal".to_owned(),
+            message: format!(
+                "no longer in {home}: {names}; the daemon goes on with what it has open, and when it leaves that is gone"
+            ),
+            hint: Some(
+                "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events \
+                 --json), then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows \
+                 nothing of those that have ended, of sessions and of lanes"
+                    .to_owned(),
+            ),
+        })
     }
 
     fn shim_findings(&self) -> Vec<Finding> {
