@@ -266,7 +266,13 @@ fn a_fence_ends_what_waits_and_stops_writes_and_an_owner_who_stops_its_own_is_no
     let generation = held.lane.as_ref().unwrap().generation;
     world.wait_for_output(&held.id, "the trap", |said| said == b"ready\n");
     let waiting = client.call::<TaskStart>(&holder(&world, "seat", LaneMode::Queue)).unwrap();
-    let write = |text: &str| WriteParams { id: held.id.clone(), data: text.into(), close: false, key: None };
+    let write = |text: &str| WriteParams {
+        id: held.id.clone(),
+        data: text.into(),
+        close: false,
+        key: None,
+        room_ms: None,
+    };
     client.call::<TaskWrite>(&write("before\n")).unwrap();
     let params = belay_protocol::task::StopParams { wait: false, ..stop_of(&held.id) };
     let fence = world.stop(&params).fenced.unwrap();

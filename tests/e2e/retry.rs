@@ -235,7 +235,8 @@ fn every_attempt_has_a_standard_input_of_its_own() {
     let id = run_detached(&world, &["--stdin", "--retry", "2", "--retry-delay", "2s"], &script);
     world.belay(["send", &id, "one"]).ok();
     wait_for_status(&world, &id, Status::Resting);
-    let params = WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None };
+    let params =
+        WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None, room_ms: None };
     let error = refused(world.client().call::<TaskWrite>(&params));
     assert_eq!(error.data.kind, ErrorKind::Busy);
     assert_eq!(error.message, "the task is between two attempts, and nobody reads now");

@@ -2,7 +2,7 @@
 
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, StatusResult,
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusResult,
     StopDaemonResult, StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -20,7 +20,8 @@ use crate::world::World;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What this daemon can do, for clients that can do more than one thing.
-const CAPABILITIES: &[&str] = &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes"];
+const CAPABILITIES: &[&str] =
+    &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes", ROOM];
 
 impl<W: World> Core<W> {
     pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) {
