@@ -1,6 +1,6 @@
 //! Attacks that once succeeded, kept so that they never do again.
 
-use belay_testkit::{LONG, end, look_at, wait_until};
+use belay_testkit::{LONG, end, freeze, look_at, wait_until};
 
 use crate::support::{FOREVER, world};
 
@@ -78,6 +78,8 @@ fn a_daemon_without_its_socket_is_not_said_to_be_gone() {
     let world = world();
     let id = world.run_detached(["sleep", FOREVER]);
     let daemon = world.daemon().unwrap().identity;
+    // It would make its socket again.
+    let frozen = freeze(daemon.pid);
     std::fs::remove_file(world.places().socket()).unwrap();
     for verb in [&["status"][..], &["down", "--stop-tasks"]] {
         let said = world.belay(verb);
@@ -89,6 +91,7 @@ fn a_daemon_without_its_socket_is_not_said_to_be_gone() {
         );
     }
     end(daemon);
+    drop(frozen);
     wait_until("the daemon's end", LONG, || match look_at(daemon.pid) {
         Some(seen) if seen.state != 'Z' => Err(format!("{seen:?}")),
         _ => Ok(()),

@@ -4,13 +4,15 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use belay_os::signal::Signal;
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::{StatusParams, StatusResult};
+use belay_protocol::methods::DaemonStatus;
 use belay_protocol::task::{Status, TaskInfo};
-use belay_testkit::{LONG, NOBODY, Output, World, send_signal, wait_until};
+use belay_testkit::{Frozen, LONG, NOBODY, Output, World, freeze, send_signal, wait_until};
 
-use crate::support::{FOREVER, builder, world};
+use crate::support::{FOREVER, builder, running, world};
 
 /// `belay` with another home than the world's own. Its daemon makes no cgroup, which the world would not remove.
 fn in_home<A: AsRef<OsStr>>(world: &World, home: &Path, args: impl IntoIterator<Item = A>) -> Output {
@@ -205,6 +207,96 @@ fn a_home_that_cannot_be_written() {
     assert_said(&said, 4, &expected);
 }
 
+/// Long before anybody gives up waiting for a daemon that may be starting.
+const SOON: Duration = Duration::from_secs(7);
+
+// proves D4, X2
+#[test]
+fn a_socket_that_is_removed_is_made_again() {
+    let world = world();
+    let socket = world.places().socket();
+    let task = world.run_detached(["sleep", FOREVER]);
+    let mut connected = world.client();
+    let daemon = world.daemon_pid();
+    let aside = world.dir().join("aside.sock");
+    let take_away: [&dyn Fn(); 2] =
+        [&|| std::fs::remove_file(&socket).unwrap(), &|| std::fs::rename(&socket, &aside).unwrap()];
+    for take_away in take_away {
+        take_away();
+        assert_eq!(running(&world).id, task);
+        assert_eq!(world.daemon_pid(), daemon, "it is the same one");
+        assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let status = connected.call::<DaemonStatus>(&StatusParams::default()).unwrap();
+        assert_eq!(status.pid, daemon, "whoever was connected still is");
+    }
+    // What somebody has put in its place is left alone, until it goes.
+    std::fs::write(aside.with_extension("txt"), "mine").unwrap();
+    std::fs::rename(aside.with_extension("txt"), &socket).unwrap();
+    assert_eq!(world.spawn(["ps"]).finish_within(SOON).code, Some(4));
+    assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
+    std::fs::remove_file(&socket).unwrap();
+    assert_eq!(running(&world).id, task);
+}
+
+/// One that stands still cannot make its socket again.
+// proves D4, X2
+#[test]
+fn a_daemon_that_cannot_be_reached_is_told_soon() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let daemon = world.daemon().unwrap().identity;
+    let socket = world.places().socket();
+    let frozen = freeze(daemon.pid);
+    std::fs::remove_file(&socket).unwrap();
+    let expected = format!(
+        "error: a daemon is running (pid {pid}), and its socket {} is gone\n \
+         hint: kill {pid}: tasks run on, and the next command starts a daemon that adopts them\n",
+        socket.display(),
+        pid = daemon.pid
+    );
+    for args in [&["ps"][..], &ECHO, &["status"], &["down"]] {
+        assert_said(&world.spawn(args).finish_within(SOON), 4, &expected);
+    }
+    drop(frozen);
+    assert_well(world.belay(ECHO));
+}
+
+/// A daemon that has its home and no socket yet, and stands still there.
+fn freeze_while_starting(world: &World) -> Frozen {
+    let lock = world.home().join("daemon.lock");
+    for _ in 0..100 {
+        let starting = world.spawn(["up"]);
+        let pid = wait_until("a daemon with its home", LONG, || {
+            let text = std::fs::read_to_string(&lock).unwrap_or_default();
+            text.lines().next().and_then(|pid| pid.parse::<i32>().ok()).ok_or(text)
+        });
+        let frozen = freeze(pid);
+        if !world.places().socket().exists() {
+            drop(starting);
+            return frozen;
+        }
+        // It was quicker than we were.
+        drop(frozen);
+        starting.finish().ok();
+        world.belay(["down"]).ok();
+        std::fs::write(&lock, "").unwrap();
+    }
+    panic!("no daemon could be caught while it was starting");
+}
+
+// proves D4
+#[test]
+fn a_daemon_that_is_only_just_starting_is_waited_for() {
+    let world = world();
+    let frozen = freeze_while_starting(&world);
+    let waiting = world.spawn(ECHO);
+    // Sleeps because patience shows only over a time in which a daemon that serves would have been given up.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(waiting.stderr_so_far(), b"");
+    drop(frozen);
+    assert_well(waiting.finish());
+}
+
 // proves D1, D4
 #[test]
 fn a_runtime_directory_that_is_removed_while_tasks_run() {
@@ -219,7 +311,7 @@ fn a_runtime_directory_that_is_removed_while_tasks_run() {
         socket.display(),
         pid = daemon.pid
     );
-    assert_said(&world.belay(["ps"]), 4, &expected);
+    assert_said(&world.spawn(["ps"]).finish_within(SOON), 4, &expected);
     send_signal(daemon, Signal::TERM);
     world.wait_dead("a daemon that was told to leave", daemon.pid);
     let adopted = world.inspect(&task.id);

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use belay_client::Client;
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::{DoctorResult, Finding, StatusResult, Verdict};
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{Status, StopVerdict, TaskInfo};
 use belay_protocol::{ErrorKind, RpcError};
@@ -240,4 +240,67 @@ fn a_journal_that_was_removed_takes_nothing_with_it_that_runs() {
     let notices = world.status().notices;
     assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
     assert_eq!(world.stop(&stop_of(&running.id)).status, Some(Status::Cancelled));
+}
+
+/// What `doctor` says of the journal, if anything, and whether it finds a problem at all.
+fn journal_finding(world: &World) -> (Option<i32>, Option<Finding>) {
+    let said = world.belay(["doctor", "--json"]);
+    let found: DoctorResult = said.json();
+    (said.code, found.findings.into_iter().find(|finding| finding.topic == "journal"))
+}
+
+// proves X2
+#[test]
+fn a_journal_that_is_taken_away_under_a_running_daemon_is_told() {
+    let world = world();
+    let live = world.run_detached(["sleep", FOREVER]);
+    let ended = world.run_detached(["true"]);
+    world.wait_ended(&ended);
+    assert_eq!(journal_finding(&world), (Some(0), None));
+
+    let names = ["journal.db", "journal.db-wal", "journal.ahead"];
+    let aside = world.dir().join("aside");
+    std::fs::create_dir(&aside).unwrap();
+    let take_away = || {
+        for name in names {
+            std::fs::rename(world.home().join(name), aside.join(name)).unwrap();
+        }
+    };
+    take_away();
+    let message = format!(
+        "no longer in {}: journal.db, journal.db-wal, journal.ahead; the daemon goes on with what it has open, and when it \
+         leaves that is gone",
+        world.marker()
+    );
+    let hint = "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events --json), \
+                then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows nothing of \
+                those that have ended, of sessions and of lanes";
+    let (verdict, topic, hint) = (Verdict::Problem, "journal".to_owned(), Some(hint.to_owned()));
+    let expected = Finding { verdict, topic, message, hint };
+    assert_eq!(journal_finding(&world), (Some(1), Some(expected)));
+    // What it has open it has: everything is still told, and more can be started.
+    world.run_detached(["true"]);
+    assert_eq!(world.get(&ended).status, Status::Completed);
+
+    for name in names {
+        std::fs::rename(aside.join(name), world.home().join(name)).unwrap();
+    }
+    assert_eq!(journal_finding(&world), (Some(0), None));
+    // Another file in the place of one is none of its own.
+    std::fs::copy(world.home().join("journal.ahead"), aside.join("copy")).unwrap();
+    std::fs::rename(aside.join("copy"), world.home().join("journal.ahead")).unwrap();
+    let found = journal_finding(&world).1.unwrap().message;
+    let start = format!("no longer in {}: journal.ahead; ", world.marker());
+    assert_eq!(found.get(..start.len()), Some(start.as_str()), "{found}");
+
+    take_away();
+    world.belay(["down"]).ok();
+    world.belay(["up"]).ok();
+    assert_eq!(journal_finding(&world), (Some(0), None));
+    assert_eq!(world.get(&live).status, Status::Running);
+    assert_eq!(
+        world.belay(["inspect", &ended]).code,
+        Some(1),
+        "the next one knows nothing of what had ended"
+    );
 }

@@ -214,8 +214,9 @@ fn check_clock(task: &TaskInfo, clock: ClockName, ms: u64) {
     let outcome = task.outcome.as_ref().unwrap();
     let told = (task.status, outcome.kind.as_str(), outcome.clock, outcome.limit_ms);
     assert_eq!(told, (Status::TimedOut, "timed_out", Some(clock), Some(ms)), "{task:?}");
-    let ran = u64::try_from(task.ended_at.unwrap().0 - task.started_at.0).unwrap();
-    assert!((ms..ms + SLACK_MS).contains(&ran), "it ran for {ran} ms: {task:?}");
+    let ran = u64::try_from(task.ended_at.unwrap().0 - task.started_at.unwrap().0).unwrap();
+    // Each moment is cut to a millisecond, and so is the clock.
+    assert!((ms - 5..ms + SLACK_MS).contains(&ran), "it ran for {ran} ms: {task:?}");
 }
 
 /// The numbers have no hole, and every task was created once and ended once, as it stands in its record.

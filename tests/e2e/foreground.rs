@@ -174,7 +174,7 @@ fn a_write_that_is_asked_for_twice_is_applied_once_also_by_another_daemon() {
     let id = world.run_detached(["--stdin", "--", "cat"]);
     let write = |data: &str, close: bool, key: &str| {
         let key = Some(key.to_owned());
-        let params = WriteParams { id: id.clone(), data: Bytes::from(data), close, key };
+        let params = WriteParams { id: id.clone(), data: Bytes::from(data), close, key, room_ms: None };
         world.client().call::<TaskWrite>(&params).unwrap();
     };
     write("one\n", false, "a");

@@ -69,7 +69,7 @@ fn a_hook_is_told_how_the_task_ended() {
          BELAY_TASK_NAME=build it\nBELAY_TASK_OUTPUT_BYTES=4\nBELAY_TASK_SESSION={}\nBELAY_TASK_STARTED_AT={}\nBELAY_TASK_STATUS=failed\n",
         task.ended_at.unwrap(),
         task.session,
-        task.started_at,
+        task.started_at.unwrap(),
     );
     assert_eq!(facts, expected);
     assert_eq!(std::fs::read_to_string(format!("{}.cwd", path.display())).unwrap(), format!("{dir}\n"));

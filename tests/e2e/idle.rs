@@ -9,7 +9,7 @@ use belay_testkit::{LONG, World, wait_until};
 use serde_json::json;
 
 use crate::half_closed::ask_and_finish;
-use crate::support::{FOREVER, builder, stop_of, world};
+use crate::support::{FOREVER, builder, running, stop_of, world};
 
 /// How often each thread of these processes has been given a processor or has left it, and for how long it had one:
 /// whoever turns in circles leaves it as rarely as whoever sleeps.
@@ -133,6 +133,76 @@ fn nobody_wakes_for_a_client_that_has_said_all_and_waits() {
     nobody_wakes(&ours(&world));
     world.stop(&stop_of(&id));
     assert_eq!(waiting.hear()["result"]["task"]["status"], "cancelled");
+}
+
+/// Input for a command that does not read waits, and nobody asks again and again whether it does by now. When it does, every byte
+/// arrives, once.
+// proves D9, W6
+#[test]
+fn nobody_wakes_for_a_command_that_does_not_read() {
+    let world = world();
+    // More than fits into everything in between.
+    let input: Vec<u8> = (0..600_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(world.dir().join("input"), &input).unwrap();
+    let go = world.dir().join("go");
+    world.shell(&format!("mkfifo {}", go.display())).ok();
+    // Both by itself and while it waits for its turn.
+    let line = |lane: &str, first: &str| {
+        let (program, dir) = (world.program().display(), world.dir().display());
+        format!("exec {program} run --stdin --lane {lane} -- sh -c '{first}exec cat' < {dir}/input")
+    };
+    let reading = world.shell_in_background(&line("seat", &format!("read -r go < {}; ", go.display())));
+    let first = running(&world).id;
+    let queued = world.shell_in_background(&line("seat:queue", ""));
+    wait_until("one that waits", LONG, || {
+        let waiting = world.status().tasks_live;
+        if waiting == 2 { Ok(()) } else { Err(waiting.to_string()) }
+    });
+    let mut everybody = ours(&world);
+    everybody.extend([reading.pid(), queued.pid()]);
+    nobody_wakes(&everybody);
+    std::fs::write(&go, "\n").unwrap();
+    for run in [reading, queued] {
+        let said = run.finish();
+        assert_eq!((said.code, said.stdout == input), (Some(0), true), "{} bytes", said.stdout.len());
+    }
+    assert_eq!(world.get(&first).status, Status::Completed);
+}
+
+/// Neither a stop nor a detach nor the end of the daemon waits for a command that does not read.
+// proves D9, W6, K1
+#[test]
+fn whoever_waits_to_write_hears_at_once_of_everything_else() {
+    let world = world();
+    std::fs::write(world.dir().join("input"), vec![b'x'; 3_000_000]).unwrap();
+    let begin = || {
+        let (program, dir) = (world.program().display(), world.dir().display());
+        let line = format!("exec {program} run --stdin -- sleep {FOREVER} < {dir}/input");
+        let run = world.shell_in_background(&line);
+        let id = running(&world).id;
+        wait_until("a write that waits", LONG, || {
+            let waiting = world.status().calls_waiting;
+            // One is the start itself, until it has ended.
+            if waiting == 2 { Ok(()) } else { Err(waiting.to_string()) }
+        });
+        (run, id)
+    };
+    let (run, id) = begin();
+    world.stop(&stop_of(&id));
+    assert_eq!(run.finish().code, Some(143));
+    let (run, id) = begin();
+    world.belay(["detach", &id]).ok();
+    assert_eq!(run.finish().code, Some(0));
+    world.stop(&stop_of(&id));
+    // The next daemon is given what the last one had no room for, and its caller waits on.
+    let (run, id) = begin();
+    world.belay(["down"]).ok();
+    wait_until("a write that waits again", LONG, || match world.status().calls_waiting {
+        2 => Ok(()),
+        others => Err(others.to_string()),
+    });
+    world.stop(&stop_of(&id));
+    assert_eq!(run.finish().code, Some(143));
 }
 
 // proves D9

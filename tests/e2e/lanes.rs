@@ -77,6 +77,31 @@ fn a_lane_rejects_queues_and_lets_go_in_order() {
     assert_eq!(lanes(&world), [], "a lane that nobody wants is no lane");
 }
 
+// proves L4
+#[test]
+fn what_waits_for_its_turn_has_not_started_and_then_has_from_there_on() {
+    let world = world();
+    let first = world.start(&holder(&world, "seat", LaneMode::Reject));
+    assert!(first.started_at.is_some_and(|started| started >= first.created_at), "{first:?}");
+    let waiting = world.start(&holder(&world, "seat", LaneMode::Queue));
+    let never = world.start(&holder(&world, "seat", LaneMode::Queue));
+    assert_eq!((waiting.status, waiting.started_at), (Status::Queued, None));
+    world.stop(&stop_of(&never.id));
+    assert_eq!(world.wait_ended(&never.id).started_at, None);
+
+    world.stop(&stop_of(&first.id));
+    let freed = world.wait_ended(&first.id).ended_at.unwrap();
+    let running = wait_status(&world, &waiting.id, Status::Running);
+    assert_eq!(running.created_at, waiting.created_at);
+    assert!(running.created_at <= freed && running.started_at.unwrap() >= freed, "{running:?}, {freed}");
+    // The next daemon says the same, of what runs and of what has ended.
+    world.kill_daemon();
+    let adopted = world.get(&running.id);
+    assert_eq!((adopted.created_at, adopted.started_at), (running.created_at, running.started_at));
+    world.stop(&stop_of(&running.id));
+    assert_eq!(world.wait_ended(&running.id).started_at, running.started_at);
+}
+
 /// The holder ignores SIGTERM and leaves a child that does too: the next one begins when nobody of it is left.
 // proves L4, K1
 #[test]
@@ -241,7 +266,13 @@ fn a_fence_ends_what_waits_and_stops_writes_and_an_owner_who_stops_its_own_is_no
     let generation = held.lane.as_ref().unwrap().generation;
     world.wait_for_output(&held.id, "the trap", |said| said == b"ready\n");
     let waiting = client.call::<TaskStart>(&holder(&world, "seat", LaneMode::Queue)).unwrap();
-    let write = |text: &str| WriteParams { id: held.id.clone(), data: text.into(), close: false, key: None };
+    let write = |text: &str| WriteParams {
+        id: held.id.clone(),
+        data: text.into(),
+        close: false,
+        key: None,
+        room_ms: None,
+    };
     client.call::<TaskWrite>(&write("before\n")).unwrap();
     let params = belay_protocol::task::StopParams { wait: false, ..stop_of(&held.id) };
     let fence = world.stop(&params).fenced.unwrap();

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use belay_client::{Client, Message, decode};
 use belay_os::signal::Signal;
+use belay_protocol::config::SetParams;
 use belay_protocol::daemon::{GcParams, GcResult, StatusParams};
-use belay_protocol::methods::{DaemonGc, DaemonStatus, Method, TaskStart};
+use belay_protocol::methods::{ConfigSet, DaemonGc, DaemonStatus, Method, TaskStart};
 use belay_protocol::task::{AnswerWhen, StartParams, Status, TaskInfo};
 use belay_testkit::{LONG, World, look_at, send_signal, wait_until};
 
@@ -192,6 +193,33 @@ fn a_rule_that_is_not_understood_is_told_before_anything_starts() {
         assert_eq!((said.code, String::from_utf8_lossy(&said.stderr).into_owned()), (Some(4), expected));
     }
     assert_eq!(world.everybody(), []);
+}
+
+/// New rules count at once for all that is there, and others are answered while what they do not keep is removed.
+// proves D8, X3
+#[test]
+fn rules_that_are_changed_are_applied_to_the_end_without_anybody_asking() {
+    const MANY: u64 = 700;
+    let world = world();
+    let (mut setting, mut asking) = (world.client(), world.client());
+    let params = StartParams { answer: AnswerWhen::Ended, ..world.start_params(&["true"]) };
+    for _ in 0..MANY {
+        setting.call::<TaskStart>(&params).unwrap();
+    }
+    // Both are there when the daemon looks, and the change came first.
+    let daemon = world.daemon().unwrap().identity;
+    send_signal(daemon, Signal::STOP);
+    let rule = SetParams { key: "retention.tasks".to_owned(), value: 5.into() };
+    setting.send::<ConfigSet>(&rule).unwrap();
+    asking.send::<DaemonStatus>(&StatusParams::default()).unwrap();
+    send_signal(daemon, Signal::CONT);
+    let left = answer::<DaemonStatus>(&mut asking).tasks_ended;
+    assert!((6..=MANY).contains(&left), "{left} of {MANY} were left");
+    assert_eq!(answer::<ConfigSet>(&mut setting).item.value, 5);
+    wait_until("as many as are to be kept", LONG, || match world.status().tasks_ended {
+        5 => Ok(()),
+        others => Err(format!("{others}")),
+    });
 }
 
 /// A collection of many keeps nobody waiting: others are answered while it goes on.

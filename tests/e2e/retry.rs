@@ -62,6 +62,8 @@ fn what_fails_twice_and_then_succeeds_has_completed() {
     assert_eq!(runs(&count), 3);
     let [task] = world.belay(["ps", "-a", "--json"]).ok().json_lines::<TaskInfo>().try_into().unwrap();
     assert_eq!((task.status, task.attempt), (Status::Completed, Some(attempt(3, 6, 1))));
+    // It has run since its first attempt: twice 20 ms lie in between.
+    assert!(task.ended_at.unwrap().0 - task.started_at.unwrap().0 + 5 >= 40, "{task:?}");
     assert_eq!(world.logs(&task.id), written.as_bytes());
     let one = ["task.started", "task.leader_exited", "task.attempt_ended"];
     let last = ["task.started", "task.leader_exited", "task.ended"];
@@ -233,7 +235,8 @@ fn every_attempt_has_a_standard_input_of_its_own() {
     let id = run_detached(&world, &["--stdin", "--retry", "2", "--retry-delay", "2s"], &script);
     world.belay(["send", &id, "one"]).ok();
     wait_for_status(&world, &id, Status::Resting);
-    let params = WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None };
+    let params =
+        WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None, room_ms: None };
     let error = refused(world.client().call::<TaskWrite>(&params));
     assert_eq!(error.data.kind, ErrorKind::Busy);
     assert_eq!(error.message, "the task is between two attempts, and nobody reads now");

@@ -118,7 +118,8 @@ fn a_token_narrows_a_connection_to_its_session() {
         text: false,
     };
     assert_eq!(refused(client.call::<OutputRead>(&read)).data.kind, ErrorKind::NotPermitted);
-    let write = WriteParams { id: foreign.id.clone(), data: "x".into(), close: false, key: None };
+    let write =
+        WriteParams { id: foreign.id.clone(), data: "x".into(), close: false, key: None, room_ms: None };
     assert_eq!(refused(client.call::<TaskWrite>(&write)).data.kind, ErrorKind::NotPermitted);
     let stopped = client.call::<TaskStop>(&stop_of(&foreign.id)).unwrap();
     assert_eq!(stopped.result, StopVerdict::NotPermitted);

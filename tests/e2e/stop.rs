@@ -199,7 +199,7 @@ fn who_why_how_and_when_are_in_the_outcome_and_in_the_events() {
     let mut order = stop_of(&id);
     (order.reason, order.actor) = (Some("runs away".to_owned()), Some("the test".to_owned()));
     (order.level, order.grace_ms) = (Some(StopLevel::Interrupt), Some(2_000));
-    let before = world.get(&id).started_at;
+    let before = world.get(&id).started_at.unwrap();
     let receipt = world.stop(&order).receipt.unwrap();
     let user = world.shell("id -un").ok().line();
     let actor = format!("user:{user} (the test)");

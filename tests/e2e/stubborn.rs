@@ -86,7 +86,7 @@ fn whatever_is_asked_of_a_shim_that_stands_still_is_answered() {
     let frozen = freeze(world.get(&id).held_by.unwrap().shim_pid);
     let resize = ResizeParams { id: id.clone(), rows: 50, cols: 200 };
     assert_unanswered::<TaskResize>(&mut client, &resize, "the size may have been changed");
-    let write = WriteParams { id: id.clone(), data: "word\n".into(), close: false, key: None };
+    let write = WriteParams { id: id.clone(), data: "word\n".into(), close: false, key: None, room_ms: None };
     assert_unanswered::<TaskWrite>(&mut client, &write, "the write may have been accepted");
     let signal = SignalParams { id: id.clone(), signal: "CONT".to_owned() };
     assert_unanswered::<TaskSignal>(&mut client, &signal, "the signal may have been sent");

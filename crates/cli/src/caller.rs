@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use belay_client::Client;
 use belay_protocol::Bytes;
+use belay_protocol::daemon::ROOM;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::CliError;
@@ -88,6 +90,12 @@ impl ProcStatus {
     pub(crate) const fn ignores(&self, signal: i32) -> bool {
         self.ignored_signals >> (signal - 1) & 1 == 1
     }
+}
+
+/// How long a write waits where there is no room for it, so that nobody has to ask again and again; with a daemon that knows of it.
+pub(crate) fn room_ms(client: &Client) -> Option<u64> {
+    let hello = client.hello()?;
+    hello.capabilities.iter().any(|can| can == ROOM).then_some(600_000)
 }
 
 /// A token of our own, so that something can be asked for again when a daemon dies before it answers, and is done once.

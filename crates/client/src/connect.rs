@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use belay_protocol::daemon::HelloParams;
 use belay_protocol::methods::Hello;
+use belay_protocol::vars::SERVING;
 use belay_protocol::{CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, ErrorKind};
 
 use crate::call::Client;
@@ -24,6 +25,9 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a daemon that is alive may be without a socket: it is just starting.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long one that says it serves may be: it puts back what somebody has removed, unless it cannot.
+const SOCKET_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long one write to a daemon that does not read may hang.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
@@ -74,12 +78,13 @@ impl Client {
     pub fn connect_or_start(places: &Places, exe: &Path) -> Result<Self, ClientError> {
         let deadline = Instant::now() + START_LIMIT;
         let mut pause = Duration::from_millis(2);
+        let mut without = Without::default();
         loop {
             let error = match Self::connect(places) {
                 Ok(client) => return Ok(client),
                 Err(error) => error,
             };
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || without.socket_too_long(places, &error) {
                 return Err(cut_off(places, error));
             }
             if error.is_absent() {
@@ -101,10 +106,11 @@ impl Client {
     /// error only if none is alive.
     pub fn connect_if_alive(places: &Places) -> Result<Self, ClientError> {
         let deadline = Instant::now() + SETTLE_LIMIT;
+        let mut without = Without::default();
         loop {
             match Self::connect(places) {
                 Err(error) if error.is_absent() && living_daemon(places).is_some() => {
-                    if Instant::now() >= deadline {
+                    if Instant::now() >= deadline || without.socket_too_long(places, &error) {
                         return Err(cut_off(places, error));
                     }
                     std::thread::sleep(Duration::from_millis(20));
@@ -121,19 +127,44 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || (number(one).is_some() && number(one) == number(other))
 }
 
-/// The process that holds the home, if it is alive and a daemon.
-fn living_daemon(places: &Places) -> Option<i32> {
-    let pid = std::fs::read_to_string(places.home.join("daemon.lock")).ok()?.trim().parse::<i32>().ok()?;
+/// Since when a daemon that says it serves has had no socket.
+#[derive(Default)]
+struct Without(Option<Instant>);
+
+impl Without {
+    /// Whether it is cut off, and not just starting or leaving: of those it does not say that it serves.
+    fn socket_too_long(&mut self, places: &Places, error: &ClientError) -> bool {
+        if !error.is_absent() || !living_daemon(places).is_some_and(|daemon| daemon.serving) {
+            self.0 = None;
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() >= SOCKET_LIMIT
+    }
+}
+
+/// The process that holds the home.
+struct Living {
+    pid: i32,
+    /// It says that clients are to find a socket.
+    serving: bool,
+}
+
+/// Who holds the home, if it is alive and a daemon.
+fn living_daemon(places: &Places) -> Option<Living> {
+    let text = std::fs::read_to_string(places.home.join("daemon.lock")).ok()?;
+    let (pid, more) = text.split_once('\n')?;
+    let pid = pid.parse::<i32>().ok()?;
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let home = places.home.as_os_str().as_bytes();
     let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
-    (words.contains(&b"daemon".as_slice()) && words.contains(&home)).then_some(pid)
+    (words.contains(&b"daemon".as_slice()) && words.contains(&home))
+        .then(|| Living { pid, serving: more == SERVING })
 }
 
 /// Nobody answers, and none can be started, because one is there: somebody has removed its socket.
 fn cut_off(places: &Places, error: ClientError) -> ClientError {
     match living_daemon(places).filter(|_| error.is_absent()) {
-        Some(pid) => ClientError::CutOff { socket: places.socket(), pid },
+        Some(daemon) => ClientError::CutOff { socket: places.socket(), pid: daemon.pid },
         None => error,
     }
 }

@@ -88,6 +88,12 @@ pub(crate) enum What {
     Write {
         task: String,
         bytes: u64,
+        room_ms: Option<u64>,
+    },
+    /// A write that there was no room for, and whoever asked is told when there is.
+    Room {
+        task: String,
+        refusal: Box<RpcError>,
     },
     Signal {
         task: String,
@@ -145,6 +151,7 @@ impl Pending {
             | What::Detach { task }
             | What::Inspect { task }
             | What::Write { task, .. }
+            | What::Room { task, .. }
             | What::Signal { task }
             | What::Resize { task } => Some(task),
             What::Events { .. }
@@ -422,6 +429,7 @@ impl<W: World> Core<W> {
                 self.reply(&caller, &StopResult { fenced, ..bare });
             }
             What::Detach { .. } => self.unanswered(&caller, "it may still be detached"),
+            What::Room { refusal, .. } => self.fail(&caller, *refusal),
             What::Write { .. } => self.unanswered(&caller, "the write may have been accepted"),
             What::Signal { .. } => self.unanswered(&caller, "the signal may have been sent"),
             What::Resize { .. } => self.unanswered(&caller, "the size may have been changed"),
@@ -445,9 +453,13 @@ impl<W: World> Core<W> {
     /// The daemon leaves before the answer is there.
     pub(crate) fn refuse_pending(&mut self, id: u64) {
         let Some(Pending { caller, what, .. }) = self.take_pending(id) else { return };
-        if let What::Reading { .. } = what {
-            self.refuse_when_leaving(&caller);
-            return;
+        match what {
+            What::Reading { .. } => {
+                self.refuse_when_leaving(&caller);
+                return;
+            }
+            What::Room { refusal, .. } => return self.fail(&caller, *refusal),
+            _ => {}
         }
         let error = RpcError::new(ErrorKind::ShuttingDown, "the daemon is leaving; the task goes on")
             .hint("ask again: the next call starts a daemon that adopts it");

@@ -47,6 +47,10 @@ pub mod bounds {
     pub const LIST_BYTES: usize = 2 * 1024 * 1024;
     pub const WAIT_MS: u64 = 600_000;
     pub const EVENT_WAIT_MS: u64 = 60_000;
+    /// How long a write that there is no room for may wait before it is refused.
+    pub const ROOM_MS: u64 = 600_000;
+    /// The same with a shim of an earlier daemon, which may not know that it is to tell of room.
+    pub const ROOM_ADOPTED_MS: u64 = 1_000;
     /// How long a shim may take to answer before the caller is told without it.
     pub const SHIM_ANSWER_MS: u64 = 2_000;
     pub const START_ANSWER_MS: u64 = 30_000;

@@ -259,6 +259,8 @@ pub(crate) enum Timer {
     Commit,
     /// What the journal has noted is brought into its database.
     Settle,
+    /// The next bite of what the rules no longer keep.
+    Collect,
 }
 
 impl<W: World> Core<W> {
@@ -403,8 +405,7 @@ impl<W: World> Core<W> {
     }
 
     pub(crate) fn notice(&mut self, message: String, hint: &str) {
-        let same = self.notices.back().is_some_and(|last| last.message == message);
-        if same {
+        if self.notices.back().is_some_and(|last| last.message == message) {
             return;
         }
         if self.notices.len() == bounds::NOTICES {
@@ -451,6 +452,7 @@ impl<W: World> Core<W> {
                     self.commit_or_retry();
                 }
                 Timer::Settle => self.settle_soon(),
+                Timer::Collect => self.collect_soon(),
                 // Whatever else happens takes it along.
                 Timer::Hold => self.held = None,
             }
@@ -482,9 +484,8 @@ impl<W: World> Core<W> {
 
     fn watch_idleness(&mut self) {
         let is_held = || self.sessions.values().any(|session| session.due.is_some());
-        let idle =
-            self.clients.is_empty() && self.tasks.is_empty() && self.phase == Phase::Serving && !is_held();
-        match (idle, self.idle, self.config.idle_exit) {
+        let is_empty = self.clients.is_empty() && self.tasks.is_empty() && !is_held();
+        match (is_empty && self.phase == Phase::Serving, self.idle, self.config.idle_exit) {
             (true, None, Some(after)) => {
                 let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
                 self.idle = Some(self.arm(ms, Timer::Idle));

@@ -63,6 +63,9 @@ pub(crate) struct TaskDoc {
     pub boot: String,
     #[serde(default)]
     pub shim: Option<ShimDoc>,
+    /// When its command was started, by the shim's word; the first time, if it is run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<i64>,
     #[serde(default)]
     pub leader: Option<ProcessId>,
     #[serde(default)]
@@ -99,6 +102,7 @@ impl TaskDoc {
             }
             LifeEvent::Spawned { process, .. } => {
                 self.leader = Some(*process);
+                self.started_ms.get_or_insert(at.0);
                 self.leader_exit = None;
                 if let Some(attempt) = &mut self.attempt {
                     attempt.number = state.attempt();
@@ -142,15 +146,21 @@ pub(crate) struct Entry {
     pub session: String,
     pub parent: Option<String>,
     pub name: Option<String>,
-    pub started_ms: i64,
+    /// When it was recorded.
+    pub created_ms: i64,
     pub doc: TaskDoc,
 }
 
 impl Entry {
     pub(crate) fn from_row(row: TaskRow) -> Result<Self, serde_json::Error> {
-        let TaskRow { id, number, token, session, parent, name, started_ms, body, .. } = row;
+        let TaskRow { id, number, token, session, parent, name, started_ms: created_ms, body, .. } = row;
         let doc = serde_json::from_str(&body)?;
-        Ok(Self { id, number, token, session, parent, name, started_ms, doc })
+        Ok(Self { id, number, token, session, parent, name, created_ms, doc })
+    }
+
+    /// When its command was started. Records that do not say it are of a daemon that knew only when they were made.
+    pub(crate) fn started_ms(&self) -> Option<i64> {
+        self.doc.started_ms.or_else(|| self.doc.leader.map(|_| self.created_ms))
     }
 
     pub(crate) fn to_row(&self) -> Result<TaskRow, serde_json::Error> {
@@ -162,7 +172,7 @@ impl Entry {
             session: self.session.clone(),
             parent: self.parent.clone(),
             name: self.name.clone(),
-            started_ms: self.started_ms,
+            started_ms: self.created_ms,
             ended_ms: end.map(|end| end.ended_at_ms),
             output_bytes: end.map_or(0, kept_bytes),
             body: serde_json::to_string(&self.doc)?,

@@ -286,7 +286,7 @@ fn facts(task: &TaskInfo) -> BTreeMap<String, String> {
         ("SIGNAL", outcome.and_then(|outcome| outcome.signal).map(|signal| signal.to_string())),
         ("COMMAND", Some(task.command.clone())),
         ("SESSION", Some(task.session.clone())),
-        ("STARTED_AT", Some(task.started_at.to_string())),
+        ("STARTED_AT", task.started_at.map(|at| at.to_string())),
         ("ENDED_AT", task.ended_at.map(|at| at.to_string())),
         ("OUTPUT_BYTES", Some(task.output.bytes.to_string())),
         ("REASON", reason),

@@ -2,6 +2,7 @@
 
 mod alarm;
 mod dirs;
+mod door;
 mod lost;
 mod outbox;
 mod reader;

@@ -27,6 +27,7 @@ mod pool;
 mod record;
 mod retention;
 mod rights;
+mod room;
 mod sessions;
 pub mod settings;
 mod stray;

@@ -7,9 +7,8 @@ use belay_protocol::life::{CaptureFault, Receipt, SignalSent, StopLevel, Survivo
 use belay_protocol::methods::notify;
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, Now, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST, ToShim,
-    WriteResult as ShimWrite,
 };
-use belay_protocol::task::{AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo, WriteResult};
+use belay_protocol::task::{AnswerWhen, Met, Status, StopResult, StopVerdict, TaskInfo};
 use belay_record::convert::{Wire as _, event_from_wire, status};
 
 use crate::answer::{Pending, What};
@@ -38,6 +37,7 @@ impl<W: World> Core<W> {
             FromShim::Memory { numbers } => self.output_lies(shim, numbers),
             FromShim::Now(now) => self.shim_told(&now),
             FromShim::Written { write, result } => self.shim_wrote(write, &result),
+            FromShim::Room => self.shim_has_room(shim),
             FromShim::Signalled { ask, processes } => self.shim_signalled(ask, processes),
             FromShim::Resized { resize, pty } => self.shim_resized(resize, pty),
         }
@@ -137,6 +137,7 @@ impl<W: World> Core<W> {
     /// Whoever waited for the start gets the id; whoever waits for the end hears it too, once. If it waits for its turn, they hear
     /// that.
     pub(crate) fn answer_started(&mut self, id: &str) {
+        self.may_read_now(id);
         let Some(task) = self.tasks.get(id) else { return };
         let word = match task.state {
             State::Running(_) | State::Resting(_) | State::Stopping(_) => notify::TASK_STARTED,
@@ -235,7 +236,7 @@ impl<W: World> Core<W> {
                 self.answer_wait(&caller, info.clone(), Met::Ended, until.as_deref(), None);
             }
             What::Stop { fenced, .. } => self.reply(&caller, &StopResult { fenced, ..stop_result(info) }),
-            What::Write { .. } => {
+            What::Write { .. } | What::Room { .. } => {
                 let error =
                     RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id");
                 self.fail(&caller, error);
@@ -261,40 +262,6 @@ impl<W: World> Core<W> {
         if let Some(info) = self.live_info(&id, true, Some(now)) {
             self.reply(&caller, &info);
         }
-    }
-
-    fn shim_wrote(&mut self, write: u64, result: &ShimWrite) {
-        let Some(Pending { what: What::Write { task, bytes }, caller, .. }) = self.take_pending(write) else {
-            return;
-        };
-        match result {
-            ShimWrite::Accepted { pending } => {
-                let accepted = WriteResult { id: task, accepted_bytes: bytes, pending_bytes: *pending };
-                self.reply(&caller, &accepted);
-            }
-            ShimWrite::Closed => {
-                let error =
-                    RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
-                self.fail(&caller, error.hint("start it with --stdin to be able to write to it"));
-            }
-            ShimWrite::Full { .. } if self.is_resting(&task) => {
-                let message = "the task is between two attempts, and nobody reads now";
-                let hint = "try again when the next attempt has begun";
-                self.fail(&caller, RpcError::new(ErrorKind::Busy, message).field("id").hint(hint));
-            }
-            ShimWrite::Full { pending } => {
-                let message =
-                    format!("the command does not read: {pending} bytes are waiting for it already");
-                self.fail(
-                    &caller,
-                    RpcError::new(ErrorKind::Busy, message).hint("try again when it has read"),
-                );
-            }
-        }
-    }
-
-    fn is_resting(&self, id: &str) -> bool {
-        self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Resting(_)))
     }
 
     /// What is left of a task whose shim is gone has been dealt with: that is its end.

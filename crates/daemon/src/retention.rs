@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::answer::{Caller, What};
 use crate::config::bounds;
-use crate::core::Core;
+use crate::core::{Core, Timer};
 use crate::doc::Entry;
 use crate::event::Action;
 use crate::record::journal_error;
@@ -21,26 +21,34 @@ const BITE_PAUSE_MS: u64 = 1;
 /// How far back the removals of an earlier daemon are looked for: more than one commit holds.
 const LEFTOVER_EVENTS: u64 = 2 * bounds::GC_ITEMS as u64;
 
-/// A collection that somebody asked for, and what it has done so far.
-#[derive(Debug)]
+/// A collection, and what it has done so far.
+#[derive(Debug, Default)]
 pub(crate) struct Collection {
     all: bool,
     done: GcResult,
 }
 
 impl<W: World> Core<W> {
-    /// Now and then, by itself: when the doors open, and after so many ends. An idle daemon does not look.
+    /// Now and then, by itself: when the doors open, when other rules come to count, and after so many ends. It goes on a bite
+    /// at a time, and between two of them others are heard, until nothing is left to do. An idle daemon does not look.
     pub(crate) fn collect_now_and_then(&mut self) {
         if self.ended_since_gc < LOOK_EVERY {
             return;
         }
         self.ended_since_gc = 0;
-        if let Err(error) = self.collect_some(false).and_then(|_| self.expire_events()) {
-            self.notice(format!("old tasks could not be removed: {error}"), "belay gc tries again");
+        match self.bite(&mut Collection::default()) {
+            // It may be going on already, and need not twice.
+            Ok(true) if !self.timers.values().any(|timer| *timer == Timer::Collect) => {
+                self.arm(BITE_PAUSE_MS, Timer::Collect);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.notice(format!("old tasks could not be removed: {error}"), "belay gc tries again");
+            }
         }
     }
 
-    /// The next event brings a look at the rules.
+    /// The end of the event at hand brings a look at the rules.
     pub(crate) fn collect_soon(&mut self) {
         self.ended_since_gc = LOOK_EVERY;
     }
@@ -81,7 +89,7 @@ impl<W: World> Core<W> {
     /// Begins to remove everything that the rules no longer keep: a bite at a time, and between two of them others are heard.
     pub(crate) fn collect(&mut self, caller: Caller, all: bool) {
         match self.commit_before_collecting() {
-            Ok(()) => self.go_on_collecting(caller, Collection { all, done: GcResult::default() }),
+            Ok(()) => self.go_on_collecting(caller, Collection { all, ..Collection::default() }),
             Err(error) => self.fail(&caller, journal_error(&error)),
         }
     }

@@ -105,6 +105,7 @@ impl<W: World> Core<W> {
             proof: String::new(),
             boot: self.boot.clone(),
             shim: Some(ShimDoc { name: shim.name.clone(), process, cgroup: shim.cgroup.clone() }),
+            started_ms: None,
             leader: None,
             leader_exit: None,
             attempt: TaskDoc::no_attempt_yet(&spec.clocks),
@@ -120,7 +121,7 @@ impl<W: World> Core<W> {
             session: STANDING.to_owned(),
             parent: None,
             name: None,
-            started_ms: spec.started_ms,
+            created_ms: spec.started_ms,
             doc,
         };
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);

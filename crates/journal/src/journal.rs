@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Params, params_from_iter};
 
-use crate::ahead::Ahead;
+use crate::ahead::{AHEAD_NAME, Ahead};
 use crate::checkpoint::Checkpointer;
+use crate::files::Files;
 use crate::row::{self, Batch, Counts, EVENT_COLUMNS, EventPage, TASK_COLUMNS, TaskFilter, TaskRow, clamped};
 use crate::{Error, meta, open};
 
@@ -43,6 +44,7 @@ pub struct Journal {
     /// What is noted and not in the database yet, in order.
     pub(crate) waiting: RefCell<Vec<Batch>>,
     secret: Option<[u8; 32]>,
+    files: Files,
 }
 
 impl fmt::Debug for Journal {
@@ -106,7 +108,8 @@ impl Journal {
         let record = notes_number(&conn).map_err(|error| Error::sql(&path, error))?;
         let ahead = RefCell::new(Ahead::open(dir, record)?);
         let (totals, waiting) = (Cell::new(totals), RefCell::default());
-        Ok(Self { checkpointer, conn, path, record, totals, ahead, waiting, secret: None })
+        let files = Files::opened([path.clone(), open::beside(&path, "-wal"), dir.join(AHEAD_NAME)]);
+        Ok(Self { checkpointer, conn, path, record, totals, ahead, waiting, secret: None, files })
     }
 
     pub fn task(&self, id: &str) -> Result<Option<TaskRow>, Error> {
@@ -279,6 +282,11 @@ impl Journal {
     pub fn file_bytes(&self) -> u64 {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         size(&self.path) + size(&open::beside(&self.path, "-wal"))
+    }
+
+    /// Its files that are no longer where they were opened. What is written goes on into them, and nobody will find it.
+    pub fn missing_files(&self) -> Vec<PathBuf> {
+        self.files.missing()
     }
 
     /// Moves the sums on to `next` after a write that succeeded.

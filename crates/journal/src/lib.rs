@@ -18,6 +18,7 @@ mod commit;
 mod doc;
 mod error;
 mod expire;
+mod files;
 mod journal;
 mod meta;
 mod open;

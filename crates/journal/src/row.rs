@@ -16,6 +16,7 @@ pub struct TaskRow {
     pub session: String,
     pub parent: Option<String>,
     pub name: Option<String>,
+    /// When it was recorded: its start was asked for then, and may have had to wait.
     pub started_ms: i64,
     /// None while the task lives.
     pub ended_ms: Option<i64>,

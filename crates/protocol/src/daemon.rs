@@ -41,6 +41,9 @@ pub enum ScopeInfo {
     },
 }
 
+/// Among the capabilities of a daemon that knows `room_ms` of `task/write`.
+pub const ROOM: &str = "room";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HelloResult {
     pub version: String,

@@ -44,6 +44,9 @@ pub enum ToShim {
         close: bool,
         #[serde(default)]
         key: Option<String>,
+        /// If there is no room for it, say `Room` when there is.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        room: bool,
     },
     /// Change the size of the terminal. Only ever said to a shim that has told of one.
     Resize {
@@ -192,6 +195,8 @@ pub enum FromShim {
         write: u64,
         result: WriteResult,
     },
+    /// The command has read much of what waited for it, or reads no more. Said once after a write that asked for it was refused.
+    Room,
     /// The size that the terminal has now; none where there is no terminal.
     Resized {
         resize: u64,
@@ -229,6 +234,7 @@ pub struct Spec {
     pub cwd: Bytes,
     pub detached: bool,
     pub clocks: Clocks,
+    /// When the shim was told of it, whether or not it had to wait then.
     pub started_ms: i64,
     #[serde(default, skip_serializing_if = "Budgets::is_empty")]
     pub budgets: Budgets,

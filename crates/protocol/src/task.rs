@@ -218,7 +218,12 @@ pub struct TaskInfo {
     /// It outlives its session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
-    pub started_at: Timestamp,
+    /// When it was asked for and recorded.
+    #[serde(default)]
+    pub created_at: Timestamp,
+    /// When its command was started, the first time if it is run again; none as long as it waits for its turn, and for ever if it
+    /// never was started.
+    pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub pid: Option<i32>,
     pub leader: Option<LeaderInfo>,
@@ -387,6 +392,10 @@ pub struct WriteParams {
     /// knows whether the first asking arrived. The last hundred names of a task are remembered.
     #[serde(default)]
     pub key: Option<String>,
+    /// If there is no room for it, because the command does not read or has not begun: refuse it with `busy` only when there may
+    /// be, or after so many milliseconds, at most 600 000. Nothing of it was taken then. Without it, it is refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,7 +1,11 @@
-//! Every environment variable that Belay reads or sets, once, with its meaning; and the name of the file of settings.
+//! Every environment variable that Belay reads or sets, once, with its meaning; the name of the file of settings, and what the
+//! daemon writes into its lock for clients.
 
 /// In the home. What is set by a variable counts before what is set in there.
 pub const CONFIG_FILE: &str = "config.toml";
+
+/// In `daemon.lock` of the home, behind the process id: clients are to find a socket. A daemon that starts or leaves does not say so.
+pub const SERVING: &str = "serving\n";
 
 /// Where the state lives: journal, output, log. Default: `$XDG_STATE_HOME/belay`, else `~/.local/state/belay`.
 pub const HOME: &str = "BELAY_HOME";

@@ -170,11 +170,7 @@ impl Shim {
                     Source::Listener => self.accept()?,
                     Source::Link => self.hear()?,
                     Source::Stream(place) => self.read(place)?,
-                    Source::Stdin => {
-                        if let Some(task) = &mut self.task {
-                            task.stdin.flush();
-                        }
-                    }
+                    Source::Stdin => self.pass_on_input(),
                     // The level is read below, with everything else about the tree.
                     Source::Cgroup | Source::Budget => {}
                 }

@@ -10,6 +10,9 @@ use belay_protocol::shim::WriteResult;
 /// What may wait here for a command that does not read.
 const MAX_PENDING_BYTES: usize = 1024 * 1024;
 
+/// With no more than this waiting there is room: enough for a writer to go on for a while, once it is woken.
+const ROOM_BYTES: usize = MAX_PENDING_BYTES / 2;
+
 /// How many names of writes are remembered.
 const MAX_KEYS: usize = 100;
 
@@ -22,12 +25,14 @@ pub(crate) struct Stdin {
     close_when_empty: bool,
     /// The names of the last writes that were taken.
     keys: VecDeque<String>,
+    /// Somebody was refused, and is to be told when there is room.
+    room_wanted: bool,
 }
 
 impl Stdin {
     pub(crate) fn pipe(pipe: Option<OwnedFd>) -> Self {
         let (pending, keys) = (VecDeque::new(), VecDeque::new());
-        Self { pipe, is_terminal: false, pending, close_when_empty: false, keys }
+        Self { pipe, is_terminal: false, pending, close_when_empty: false, keys, room_wanted: false }
     }
 
     pub(crate) fn terminal(master: Option<OwnedFd>) -> Self {
@@ -64,6 +69,29 @@ impl Stdin {
             self.keys.push_back(key);
         }
         result
+    }
+
+    /// The same for one who may want to be told when there is room, if there is none. Says whether somebody is to be told now.
+    pub(crate) fn offer(
+        &mut self,
+        data: &[u8],
+        close: bool,
+        key: Option<String>,
+        room: bool,
+    ) -> (WriteResult, bool) {
+        let result = self.accept(data, close, key);
+        if let WriteResult::Full { .. } = result {
+            self.room_wanted |= room;
+            return (result, false);
+        }
+        (result, self.has_room_again())
+    }
+
+    /// Whether somebody is to be told now that there is room; asked when something has been written, and true once.
+    pub(crate) fn has_room_again(&mut self) -> bool {
+        let is_time = self.room_wanted && self.pending.len() <= ROOM_BYTES;
+        self.room_wanted &= !is_time;
+        is_time
     }
 
     fn take(&mut self, data: &[u8], close: bool) -> WriteResult {
@@ -140,6 +168,37 @@ mod tests {
         assert_eq!(rustix::io::read(&slave, &mut heard), Ok(5), "and no end");
         assert_eq!(&heard[..5], b"next\n");
     }
+
+    #[test]
+    fn whoever_was_refused_is_told_once_when_much_has_been_read() {
+        let (reader, writer) = fds::pipe(0).unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let mut stdin = Stdin::pipe(Some(writer));
+        let chunk = vec![0; 64 * 1024];
+        let full = loop {
+            match stdin.offer(&chunk, false, None, true) {
+                (WriteResult::Accepted { .. }, told) => assert!(!told, "nobody was refused"),
+                other => break other,
+            }
+        };
+        let WriteResult::Full { pending } = full.0 else { panic!("{full:?}") };
+        assert!(!full.1 && !stdin.has_room_again());
+        let mut left = pending;
+        while !stdin.has_room_again() {
+            assert!(left > ROOM_BYTES as u64, "there was room before");
+            rustix::io::read(&reader, &mut vec![0; chunk.len()]).unwrap();
+            stdin.flush();
+            left = stdin.pending.len() as u64;
+        }
+        assert!(left <= ROOM_BYTES as u64 && !stdin.has_room_again(), "once");
+        // Of one that nobody reads any more, too.
+        while !matches!(stdin.offer(&chunk, false, None, true).0, WriteResult::Full { .. }) {}
+        drop(reader);
+        stdin.flush();
+        assert!(stdin.has_room_again());
+        assert_eq!(stdin.offer(&chunk, false, None, true), (WriteResult::Closed, false));
+    }
+
     #[test]
     fn the_next_attempt_has_an_input_of_its_own_unless_it_was_closed() {
         let key = || Some("one".to_owned());

@@ -19,6 +19,9 @@ use crate::ui::text::one_line;
 /// How many gaps are listed before the rest is only counted.
 const GAPS_SHOWN: usize = 8;
 
+/// From how long a wait before the start on both moments are shown; below, they are one to whoever reads.
+const WAIT_SHOWN_MS: u64 = 1000;
+
 pub(crate) fn run(args: &InspectArgs, context: &mut Context) -> Result<u8, CliError> {
     let task = context.connect()?.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
     if args.json {
@@ -121,12 +124,7 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
         let level = outcome::level_name(stopping.level);
         block.styled("Stopping", &format!("{level}, by {}{why}{next}", stopping.actor), Style::Busy);
     }
-    let started = task.started_at;
-    block.line("Started", &format!("{started} ({})", human::ago(started, now)));
-    if let Some(ended) = task.ended_at {
-        let ran = human::took(human::between(started, ended));
-        block.line("Ended", &format!("{ended} ({}, after {ran})", human::ago(ended, now)));
-    }
+    times(block, task, now);
     block.option("Attempt", outcome::attempt(task).as_deref());
     if let Some(leader) = &task.leader {
         let state = match (leader.exit_code, leader.signal) {
@@ -140,6 +138,23 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
     if let Some(held) = &task.held_by {
         let cgroup = held.cgroup.as_ref().map(|path| format!(", cgroup {}", path.to_text_lossy()));
         block.line("Held by", &format!("shim {}{}", held.shim_pid, cgroup.unwrap_or_default()));
+    }
+}
+
+fn times(block: &mut Block, task: &TaskInfo, now: Timestamp) {
+    let created = task.created_at;
+    let has_waited = task.started_at.is_none_or(|started| human::between(created, started) >= WAIT_SHOWN_MS);
+    // A daemon of an earlier version does not say it.
+    if has_waited && created != Timestamp::default() {
+        block.line("Created", &format!("{created} ({})", human::ago(created, now)));
+    }
+    if let Some(started) = task.started_at {
+        block.line("Started", &format!("{started} ({})", human::ago(started, now)));
+    }
+    if let Some(ended) = task.ended_at {
+        let ran = task.started_at.map(|started| human::took(human::between(started, ended)));
+        let ran = ran.map(|ran| format!(", after {ran}")).unwrap_or_default();
+        block.line("Ended", &format!("{ended} ({}{ran})", human::ago(ended, now)));
     }
 }
 

@@ -151,6 +151,6 @@ const fn style(task: &TaskInfo) -> Style {
 fn age_text(task: &TaskInfo, now: Timestamp) -> String {
     match task.ended_at {
         Some(ended) => human::ago(ended, now),
-        None => human::duration(human::between(task.started_at, now)),
+        None => human::duration(human::between(task.started_at.unwrap_or(task.created_at), now)),
     }
 }

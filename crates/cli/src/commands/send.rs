@@ -3,7 +3,7 @@
 
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
 use belay_protocol::methods::{TaskGet, TaskWrite};
@@ -17,6 +17,9 @@ use crate::error::CliError;
 
 /// How often a daemon may go away without an answer before we give up.
 const MAX_FRUITLESS: u32 = 5;
+
+/// How long a daemon may take to answer that keeps nobody waiting.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 const CHUNK_BYTES: usize = 64 * 1024;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -82,10 +85,12 @@ fn forward(context: &Context, client: &mut Client, id: &str) -> Result<(), CliEr
 /// what has arrived is not written twice.
 fn write(context: &Context, client: &mut Client, id: &str, data: &[u8], close: bool) -> Result<(), CliError> {
     let key = Some(caller::random_token()?);
-    let params = WriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close, key };
+    let mut params = WriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close, key, room_ms: None };
     let (mut pause, mut fruitless) = (SHORTEST_PAUSE, 0);
     loop {
-        match client.call::<TaskWrite>(&params) {
+        params.room_ms = caller::room_ms(client);
+        let limit = Duration::from_millis(params.room_ms.unwrap_or(0)) + ANSWER_LIMIT;
+        match client.call_by::<TaskWrite>(&params, Some(Instant::now() + limit)) {
             Ok(_) => return Ok(()),
             Err(ClientError::Rpc(error)) if error.data.kind == ErrorKind::Busy => {}
             Err(error) if error.is_disconnect() && fruitless < MAX_FRUITLESS => {

@@ -157,7 +157,7 @@ impl Waiting<'_> {
 }
 
 pub(crate) fn line(task: &TaskInfo) -> String {
-    let ran = task.ended_at.map(|ended| human::took(human::between(task.started_at, ended)));
+    let ran = task.started_at.zip(task.ended_at).map(|(from, to)| human::took(human::between(from, to)));
     let ran = ran.map(|ran| format!(", after {ran}")).unwrap_or_default();
     format!("{} {}{ran}", task.id, outcome::sentence(task))
 }

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::engine::{Left, Live};
 use super::feed::{self, Feed};
+use crate::caller;
 use crate::error::CliError;
 
 impl Live<'_> {
@@ -20,7 +21,9 @@ impl Live<'_> {
         let (Some(feed), Some(id)) = (&mut self.feed, &self.id) else { return Ok(()) };
         if let Some(portion) = feed.next(Instant::now()) {
             let key = Some(format!("{}-{}", self.token, portion.number));
-            let params = WriteParams { id: id.clone(), data: portion.data, close: portion.close, key };
+            let room_ms = caller::room_ms(&self.client);
+            let params =
+                WriteParams { id: id.clone(), data: portion.data, close: portion.close, key, room_ms };
             feed.sent(self.client.send::<TaskWrite>(&params)?);
         }
         Ok(())

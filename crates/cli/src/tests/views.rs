@@ -43,6 +43,10 @@ fn inspect_blocks() {
     stopping.stopping = Some(StoppingInfo { level: StopLevel::Terminate, actor, reason });
     stopping.clocks.grace = Some(ClockInfo { limit_ms: 10_000, remaining_ms: Some(7_400) });
     insta::assert_snapshot!("inspect_stopping", inspect::render(&stopping, NOW, Some(72), false));
+    let queued = TaskInfo { status: Status::Queued, started_at: None, pid: None, leader: None, ..running() };
+    insta::assert_snapshot!("inspect_queued", inspect::render(&queued, NOW, Some(72), false));
+    let waited = TaskInfo { started_at: Some(before(2_000)), ..running() };
+    insta::assert_snapshot!("inspect_waited", inspect::render(&waited, NOW, Some(72), false));
 }
 
 #[test]

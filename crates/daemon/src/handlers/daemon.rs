@@ -2,7 +2,7 @@
 
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, StatusResult,
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusResult,
     StopDaemonResult, StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -20,7 +20,8 @@ use crate::world::World;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What this daemon can do, for clients that can do more than one thing.
-const CAPABILITIES: &[&str] = &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes"];
+const CAPABILITIES: &[&str] =
+    &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes", ROOM];
 
 impl<W: World> Core<W> {
     pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) {
@@ -89,6 +90,7 @@ impl<W: World> Core<W> {
         let mut findings = vec![self.containment_finding()];
         findings.push(self.budgets_finding());
         findings.push(self.tasks_finding());
+        findings.extend(self.journal_finding());
         findings.extend(self.shim_findings());
         findings.extend(self.notices.iter().map(|notice| Finding {
             verdict: Verdict::Warning,
@@ -141,6 +143,27 @@ impl<W: World> Core<W> {
     fn tasks_finding(&self) -> Finding {
         let ended = self.journal.counts().ended;
         finding(Verdict::Ok, "tasks", &format!("{} live, {ended} ended and kept", self.tasks.len()))
+    }
+
+    /// Somebody has taken the files away under us: all is well until the daemon leaves, and then all of it is gone.
+    fn journal_finding(&self) -> Option<Finding> {
+        let missing = self.journal.missing_files();
+        let names = missing.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let home = self.config.home.display();
+        (!missing.is_empty()).then(|| Finding {
+            verdict: Verdict::Problem,
+            topic: "journal".to_owned(),
+            message: format!(
+                "no longer in {home}: {names}; the daemon goes on with what it has open, and when it leaves that is gone"
+            ),
+            hint: Some(
+                "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events \
+                 --json), then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows \
+                 nothing of those that have ended, of sessions and of lanes"
+                    .to_owned(),
+            ),
+        })
     }
 
     fn shim_findings(&self) -> Vec<Finding> {

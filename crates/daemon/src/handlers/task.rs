@@ -38,6 +38,7 @@ impl<W: World> Core<W> {
 
     pub(crate) fn task_write(&mut self, caller: &Caller, params: WriteParams) {
         let found = check_text("key", params.key.as_deref(), bounds::NAME_BYTES)
+            .and_then(|()| check_room(params.room_ms))
             .and_then(|()| self.find(caller, &params.id))
             .and_then(|entry| self.check_fence(caller, &entry).map(|()| entry));
         let id = match found {
@@ -47,12 +48,14 @@ impl<W: World> Core<W> {
         let shim = self.tasks.get(&id).and_then(|task| task.shim);
         if self.tasks.get(&id).is_some_and(|task| matches!(task.state, State::Queued { .. })) {
             let error = RpcError::new(ErrorKind::Busy, "the task waits for its turn and reads nothing yet");
-            return self.fail(caller, error.field("id").hint("try again when it runs"));
+            let refusal = error.field("id").hint("try again when it runs");
+            return self.refuse_when_room(caller.clone(), id, refusal, params.room_ms);
         }
         let Some(shim) = shim else { return self.fail(caller, not_running()) };
-        let what = What::Write { task: id, bytes: params.data.0.len() as u64 };
+        let WriteParams { data, close, key, room_ms, .. } = params;
+        let what = What::Write { task: id, bytes: data.0.len() as u64, room_ms };
         let write = self.promise(caller.clone(), what, Some(bounds::SHIM_ANSWER_MS));
-        let message = ToShim::Write { write, data: params.data, close: params.close, key: params.key };
+        let message = ToShim::Write { write, data, close, key, room: room_ms.is_some() };
         self.actions.push(Action::ToShim { shim, message });
     }
 
@@ -103,6 +106,14 @@ impl<W: World> Core<W> {
             Err(error) => self.fail(caller, journal_error(&error)),
         }
     }
+}
+
+fn check_room(room_ms: Option<u64>) -> Result<(), RpcError> {
+    if room_ms.is_some_and(|ms| ms > bounds::ROOM_MS) {
+        let message = format!("nobody waits for room for more than {} ms at a time", bounds::ROOM_MS);
+        return Err(RpcError::invalid("room_ms", message).hint("ask again then"));
+    }
+    Ok(())
 }
 
 pub(crate) fn not_running() -> RpcError {

@@ -281,6 +281,7 @@ impl<W: World> Core<W> {
             lane: None,
             boot: self.boot.clone(),
             shim: None,
+            started_ms: None,
             leader: None,
             leader_exit: None,
             attempt: TaskDoc::no_attempt_yet(&clocks),
@@ -296,7 +297,7 @@ impl<W: World> Core<W> {
             session,
             parent,
             name: params.name.clone(),
-            started_ms: self.now.wall_ms,
+            created_ms: self.now.wall_ms,
             doc,
         };
         let start = self.start_message(params, ready, &entry, &token)?;

@@ -120,7 +120,7 @@ impl<W: World> Core<W> {
         };
         let silence = params.silence_ms.filter(|_| !now.ended).map(|limit_ms| {
             let wrote = now.log.last_at_ms().ok().flatten();
-            let wrote = wrote.or_else(|| self.tasks.get(id).map(|task| task.entry.started_ms));
+            let wrote = wrote.or_else(|| self.tasks.get(id).and_then(|task| task.entry.started_ms()));
             let quiet = self.now.wall_ms.saturating_sub(wrote.unwrap_or(self.now.wall_ms));
             let quiet = u64::try_from(quiet).unwrap_or(0);
             Silence {

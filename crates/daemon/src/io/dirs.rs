@@ -3,9 +3,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use belay_protocol::vars::SERVING;
 use rustix::fs::FlockOperation;
 
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +26,19 @@ pub(crate) enum DirError {
 /// A lock that lasts as long as the process, however it ends.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    _home: File,
+    home: File,
     _runtime: File,
+}
+
+impl Claim {
+    /// Says beside the lock whether clients are to find a socket: one who finds none knows from it whether to wait.
+    pub(crate) fn says_serving(&self, serving: bool) {
+        let more = if serving { SERVING } else { "" };
+        let text = format!("{}\n{more}", std::process::id());
+        // In this order it is never empty. Where it cannot be written, clients are as patient as with one that starts.
+        let _ =
+            self.home.write_all_at(text.as_bytes(), 0).and_then(|()| self.home.set_len(text.len() as u64));
+    }
 }
 
 /// Makes the directories and claims them. None if another daemon has the home.
@@ -41,7 +53,7 @@ pub(crate) fn claim(home: &Path, runtime_dir: &Path) -> Result<Option<Claim>, Di
     };
     make_private("the directory of tasks", &home.join("tasks"), belay_protocol::vars::HOME, true)?;
     make_private("the directory of shims", &runtime_dir.join("s"), belay_protocol::vars::RUNTIME_DIR, true)?;
-    Ok(Some(Claim { _home: home_lock, _runtime: runtime_lock }))
+    Ok(Some(Claim { home: home_lock, _runtime: runtime_lock }))
 }
 
 fn make_private(

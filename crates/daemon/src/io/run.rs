@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::alarm::Alarm;
+use super::door::Door;
 use super::outbox::{Outbox, Scratch};
 use super::real::RealWorld;
 use super::{lost, reading, search, server, shims};
@@ -215,7 +216,7 @@ impl Hub {
     /// Adopts, opens the door, serves until told to leave.
     pub(crate) async fn run(
         self: &Rc<Self>,
-        listener: tokio::net::UnixListener,
+        mut door: Door,
         ready: impl FnOnce(),
     ) -> Result<(), belay_journal::Error> {
         let actions = self.core.borrow_mut().adopt(now())?;
@@ -233,10 +234,10 @@ impl Hub {
         // Not before: shims of which nobody knew are looked at until now, and the dead among them forgotten.
         shims::sweep(self);
         tokio::select! {
-            () = server::accept(self, &listener) => {}
+            () = server::accept(self, &mut door) => {}
             () = self.exit.notified() => {}
         }
-        drop(listener);
+        drop(door);
         self.farewell().await;
         Ok(())
     }

@@ -8,8 +8,9 @@ use belay_os::process;
 use belay_protocol::MAX_REQUEST_BYTES;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::rpc::{Answer, Version};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 
+use super::door::Door;
 use super::outbox::Outbox;
 use super::run::Hub;
 use crate::config::bounds;
@@ -20,11 +21,11 @@ const TURN: Duration = Duration::from_millis(2);
 
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 
-pub(crate) async fn accept(hub: &Rc<Hub>, listener: &UnixListener) {
+pub(crate) async fn accept(hub: &Rc<Hub>, door: &mut Door) {
     let own = rustix::process::getuid().as_raw();
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match door.accept().await {
+            Ok(stream) => {
                 match stream.peer_cred() {
                     Ok(peer) if peer.uid() == own => welcome(hub, stream, own, peer.pid().unwrap_or(0)),
                     // Somebody else's process got through the directory's mode: it is told nothing.

@@ -19,6 +19,7 @@ use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo, Enforcer};
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
+use super::door::{Door, bind};
 use super::real::{RealWorld, home_dir};
 use super::run::{Hub, ShimRecipe, now};
 use super::settings_file;
@@ -118,7 +119,7 @@ struct Prepared {
     recipe: ShimRecipe,
     listener: std::os::unix::net::UnixListener,
     socket: PathBuf,
-    _claim: Claim,
+    claim: Claim,
 }
 
 /// Everything up to the loop. None if another daemon owns the home.
@@ -160,7 +161,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         cgroup_base: containment.cgroup.map(|path| PathBuf::from(path.as_os_str())),
         rlimits: before.into_iter().collect(),
     };
-    Ok(Some(Prepared { core, recipe, listener, socket, _claim: claim }))
+    Ok(Some(Prepared { core, recipe, listener, socket, claim }))
 }
 
 impl Prepared {
@@ -168,32 +169,22 @@ impl Prepared {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
         let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
-        let Self { core, recipe, listener, socket, _claim } = self;
+        let Self { core, recipe, listener, socket, claim } = self;
         let local = tokio::task::LocalSet::new();
-        let result = local.block_on(&runtime, async move {
-            let listener = tokio::net::UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+        let result = local.block_on(&runtime, async {
+            let door = Door::new(listener, socket.clone()).map_err(|error| error.to_string())?;
             let hub = Hub::new(core, recipe).map_err(|error| format!("no timer: {error}"))?;
-            let tell = move || {
+            let tell = || {
+                claim.says_serving(true);
                 let _ = ready.tell(READY);
             };
-            hub.run(listener, tell).await.map_err(|error| explain(&error))
+            hub.run(door, tell).await.map_err(|error| explain(&error))
         });
+        claim.says_serving(false);
         // While the lock is held: a new daemon's socket is never removed by an old one.
         let _ = std::fs::remove_file(&socket);
         result
     }
-}
-
-/// Nobody else holds the home, so a socket that is there is stale.
-fn bind(socket: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = std::os::unix::net::UnixListener::bind(socket)?;
-    std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Where tests of recovery want this daemon to end itself, and how often it may pass there.

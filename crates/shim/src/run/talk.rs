@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use belay_os::pty;
 use belay_os::signal::Signal;
-use belay_protocol::shim::{FromShim, Now, ToShim};
+use belay_protocol::shim::{FromShim, Now, ToShim, WriteResult};
 use belay_protocol::task::Size;
 
 use super::{Shim, now};
@@ -47,14 +47,16 @@ impl Shim {
         match message {
             // Nobody reads now, and somebody will.
             ToShim::Write { write, .. } if self.core.is_resting() => {
-                let result = belay_protocol::shim::WriteResult::Full { pending: 0 };
+                let result = WriteResult::Full { pending: 0 };
                 self.say(&FromShim::Written { write, result });
             }
-            ToShim::Write { write, data, close, key } => {
-                let task = self.task.as_mut();
-                let closed = belay_protocol::shim::WriteResult::Closed;
-                let result = task.map_or(closed, |task| task.stdin.accept(&data.0, close, key));
+            ToShim::Write { write, data, close, key, room } => {
+                let offered = self.task.as_mut().map(|task| task.stdin.offer(&data.0, close, key, room));
+                let (result, has_room) = offered.unwrap_or((WriteResult::Closed, false));
                 self.say(&FromShim::Written { write, result });
+                if has_room {
+                    self.say(&FromShim::Room);
+                }
             }
             ToShim::Resize { resize, size } => {
                 let pty = self.resize(size);
@@ -86,6 +88,15 @@ impl Shim {
             }
         }
         Ok(())
+    }
+
+    /// The command can read more, or will read no more.
+    pub(super) fn pass_on_input(&mut self) {
+        let Some(task) = &mut self.task else { return };
+        task.stdin.flush();
+        if task.stdin.has_room_again() {
+            self.say(&FromShim::Room);
+        }
     }
 
     /// To the group that the leader began, and to whoever of it is left when the leader is gone.
