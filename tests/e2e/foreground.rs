@@ -115,6 +115,18 @@ fn standard_input_is_passed_on_whole() {
     assert_eq!(world.belay(["run", "--", "cat"]).ok().stdout, b"");
 }
 
+// proves F3, X2
+#[test]
+fn what_nobody_reads_any_more_is_not_said_to_be_taken() {
+    let world = world();
+    let id = world.run_detached(["--stdin", "--", "sh", "-c", "exec <&-; echo deaf; exec sleep 1000"]);
+    world.wait_for_output(&id, "a closed input", |said| said == b"deaf\n");
+    let refused = world.belay(["send", &id, "hello"]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    let expected = "error: the task has no open standard input\n hint: it was started without --stdin, or reads no more\n";
+    assert_eq!((refused.code, told.as_ref()), (Some(1), expected));
+}
+
 /// The end of the input may be on its way when the command ends: that is nothing to tell anybody.
 // proves F3
 #[test]

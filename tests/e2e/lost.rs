@@ -298,6 +298,28 @@ fn whoever_is_found_of_a_lost_tree_and_may_not_be_killed_is_named() {
     end(seen.identity);
 }
 
+/// What a task in the foreground has written lies in the memory of its shim, and is not gone with it.
+// proves D3, F3
+#[test]
+fn what_a_lost_shim_had_in_its_memory_is_kept() {
+    let world = world();
+    let script = format!("seq 1 1000; echo no >&2; exec sleep {FOREVER}");
+    let caller = world.spawn(["run", "--", "sh", "-c", &script]);
+    let numbers: String = (1..=1000).map(|number| format!("{number}\n")).collect();
+    caller.wait_for_stdout("all of it", |said| said == numbers.as_bytes());
+    let [task]: [TaskInfo; 1] = world.belay(["ps", "--json"]).ok().json_lines().try_into().unwrap();
+    world.wait_for_output(&task.id, "both streams", |said| said.len() == numbers.len() + 3);
+    end(look_at(world.inspect(&task.id).held_by.unwrap().shim_pid).unwrap().identity);
+    let lost = wait_lost(&world, &task.id);
+    let expected = (numbers.len() as u64 + 3, vec![], false);
+    assert_eq!((lost.output.bytes, lost.output.gaps, lost.output.on_disk), expected);
+    let kept = world.belay(["logs", "--stream", "stdout", &task.id]).ok();
+    assert_eq!(kept.stdout, numbers.as_bytes());
+    let found = world.belay(["wait", "--match", "^999$", &task.id]).ok();
+    assert_eq!(found.line(), format!("{} matched at 3884: 999", task.id));
+    drop(caller);
+}
+
 /// Tasks with so many processes each, whose shims are killed at the same time: what is told of each counts its own.
 fn each_counts_its_own(world: &World) {
     for _ in 0..4 {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
+use belay_protocol::daemon::{DoctorResult, Verdict};
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{Method, TaskDetach, TaskResize, TaskSignal, TaskStart, TaskWrite};
 use belay_protocol::task::{
@@ -238,5 +239,16 @@ fn a_process_that_may_not_be_killed_is_named() {
         ("stop_failed", &receipt.survivors[..])
     );
     assert_eq!(world.belay(["wait", &id]).code, Some(3));
+    let told = |world: &World| -> Vec<(Verdict, String)> {
+        let findings: DoctorResult = world.belay(["doctor", "--json"]).json();
+        let ours = findings.findings.into_iter().filter(|finding| finding.topic == "survivors");
+        ours.map(|finding| (finding.verdict, finding.message)).collect()
+    };
+    let (pid, command) = (survivor.pid, &survivor.command);
+    let expected = format!(
+        "1 of the processes of {id} could not be stopped and live on, such as {pid} ({command}, of user root)"
+    );
+    assert_eq!(told(&world), [(Verdict::Problem, expected)]);
     end(seen.identity);
+    assert_eq!(told(&world), [], "it is gone");
 }

@@ -159,7 +159,7 @@ impl<W: World> Core<W> {
     fn is_dead_and_unheard(&self, id: ShimId) -> bool {
         let unheard = |shim: &&Shim| shim.stage == ShimStage::Coming && shim.task.is_some();
         let process = self.shims.get(&id).filter(unheard).and_then(|shim| shim.process);
-        process.is_some_and(|process| !self.world.is_shim_alive(process))
+        process.is_some_and(|process| !self.world.is_alive(process))
     }
 
     fn lose_shim(&mut self, id: ShimId, error: &str, left: bool) {
@@ -177,7 +177,7 @@ impl<W: World> Core<W> {
             return;
         }
         let Some(process) = shim.process else { return };
-        if !self.world.is_shim_alive(process) {
+        if !self.world.is_alive(process) {
             return self.bury_shim(id, left);
         }
         // Only the way to it is broken; its task goes on and must not be touched.
@@ -345,10 +345,10 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// The sums of a lost task's output, from what is on disk.
+    /// The sums of a lost task's output, from what is on disk, or in what was its shim's memory and is ours now.
     pub(crate) fn output_of_lost(&self, id: &str) -> OutputInfo {
-        let Ok(log) = self.world.log(&self.config.task_dir(id)) else { return OutputInfo::default() };
-        output_info(&log, true)
+        let on_disk = self.memory_of(id).is_none();
+        self.log_of(id).map_or_else(|_| OutputInfo::default(), |log| output_info(&log, on_disk))
     }
 }
 

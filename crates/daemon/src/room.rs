@@ -27,7 +27,7 @@ impl<W: World> Core<W> {
             ShimWrite::Closed => {
                 let error =
                     RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
-                self.fail(&caller, error.hint("start it with --stdin to be able to write to it"));
+                self.fail(&caller, error.hint("it was started without --stdin, or reads no more"));
             }
             ShimWrite::Full { .. } if self.is_resting(&task) => {
                 let message = "the task is between two attempts, and nobody reads now";

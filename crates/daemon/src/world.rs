@@ -26,7 +26,8 @@ pub trait World {
     ) -> io::Result<belay_record::MemoryLog>;
     fn end_file(&self, dir: &Path) -> io::Result<Option<EndFile>>;
     fn remove_end_file(&self, dir: &Path);
-    fn is_shim_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;
+    /// Whether this very process is there: a shim, or somebody of a task.
+    fn is_alive(&self, process: belay_protocol::shim::ProcessId) -> bool;
     /// The names of all shims that have a socket, alive or not.
     fn shim_names(&self, runtime_dir: &Path) -> Vec<String>;
     /// What tells whether the file of settings is another than before; none where there is no such file.

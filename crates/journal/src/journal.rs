@@ -185,6 +185,10 @@ impl Journal {
                 values.push(Value::Text(text.clone()));
             }
         }
+        if let Some(words) = &filter.mentions {
+            sql.push_str(" AND instr(body, ?) > 0");
+            values.push(Value::Text(words.clone()));
+        }
         sql.push_str(" ORDER BY number DESC LIMIT ?");
         values.push(Value::Integer(clamped(filter.limit)));
         let mut rows = self.all(&sql, params_from_iter(values), row::task)?;

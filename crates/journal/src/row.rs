@@ -75,6 +75,8 @@ pub struct TaskFilter {
     pub session: Option<String>,
     pub parent: Option<String>,
     pub name: Option<String>,
+    /// Only tasks with these words in their body. Every body is looked through for them.
+    pub mentions: Option<String>,
 }
 
 impl TaskFilter {
@@ -87,6 +89,7 @@ impl TaskFilter {
             && same(&self.session, Some(&task.session))
             && same(&self.parent, task.parent.as_deref())
             && same(&self.name, task.name.as_deref())
+            && self.mentions.as_deref().is_none_or(|words| task.body.contains(words))
     }
 }
 

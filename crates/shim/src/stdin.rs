@@ -107,26 +107,31 @@ impl Stdin {
         } else {
             self.close_when_empty |= close;
         }
-        self.flush();
+        // Of what nobody reads any more nothing is taken.
+        if !self.flush() {
+            return WriteResult::Closed;
+        }
         WriteResult::Accepted { pending: self.pending.len() as u64 }
     }
 
-    pub(crate) fn flush(&mut self) {
+    /// Writes what there is room for. Says whether somebody may still read it.
+    pub(crate) fn flush(&mut self) -> bool {
         while let Some(pipe) = &self.pipe {
             let (front, _) = self.pending.as_slices();
             if front.is_empty() {
                 if self.close_when_empty {
                     self.pipe = None;
                 }
-                return;
+                return true;
             }
             match rustix::io::write(pipe, front) {
                 Ok(written) => drop(self.pending.drain(..written)),
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return true,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => self.close(),
             }
         }
+        false
     }
 
     /// Nobody reads any more.

@@ -1,18 +1,23 @@
 //! `daemon/hello status doctor stop gc`: the daemon itself.
 
+use belay_journal::TaskFilter;
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
     BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusResult,
     StopDaemonResult, StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::shim::ProcessId;
 use belay_protocol::task::StopResult;
 use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
+use belay_record::convert::outcome_info;
 
 use super::check::check_clock;
 use super::task_stop::{StopMany, Then};
 use crate::answer::{Caller, What};
 use crate::core::{Core, ShimStage};
+use crate::doc::Entry;
 use crate::record::journal_error;
 use crate::rights::Scope;
 use crate::world::World;
@@ -22,6 +27,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What this daemon can do, for clients that can do more than one thing.
 const CAPABILITIES: &[&str] =
     &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes", ROOM];
+
+/// How many tasks with survivors the doctor looks at, the newest first.
+const SURVIVOR_TASKS: usize = 100;
 
 impl<W: World> Core<W> {
     pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) {
@@ -91,6 +99,7 @@ impl<W: World> Core<W> {
         findings.push(self.budgets_finding());
         findings.push(self.tasks_finding());
         findings.extend(self.journal_finding());
+        findings.extend(self.survivor_findings());
         findings.extend(self.shim_findings());
         findings.extend(self.notices.iter().map(|notice| Finding {
             verdict: Verdict::Warning,
@@ -163,6 +172,41 @@ impl<W: World> Core<W> {
                  nothing of those that have ended, of sessions and of lanes"
                     .to_owned(),
             ),
+        })
+    }
+
+    /// Whoever could not be stopped, and has not gone since: of those we said that they live, and they still do.
+    fn survivor_findings(&self) -> Vec<Finding> {
+        // As it stands in the record of an end that has any.
+        let mentions = Some("\"survivors\":[{".to_owned());
+        let filter =
+            TaskFilter { ended: Some(true), limit: SURVIVOR_TASKS, mentions, ..TaskFilter::default() };
+        let rows = self.journal.tasks(&filter).unwrap_or_default();
+        let entries = rows.into_iter().filter_map(|row| Entry::from_row(row).ok());
+        let here = entries.filter(|entry| entry.doc.boot == self.boot);
+        here.filter_map(|entry| self.survivor_finding(&entry)).collect()
+    }
+
+    fn survivor_finding(&self, entry: &Entry) -> Option<Finding> {
+        let survivors = entry.doc.end.as_ref().map(outcome_info)?.survivors;
+        let lives = |one: &SurvivorInfo| {
+            self.world.is_alive(ProcessId { pid: one.pid, start_ticks: one.start_ticks })
+        };
+        let alive: Vec<SurvivorInfo> = survivors.into_iter().filter(lives).collect();
+        let numbers = alive.iter().map(|one| one.pid.to_string()).collect::<Vec<_>>().join(" ");
+        let one = alive.first()?;
+        Some(Finding {
+            verdict: Verdict::Problem,
+            topic: "survivors".to_owned(),
+            message: format!(
+                "{} of the processes of {} could not be stopped and live on, such as {} ({}, of user {})",
+                alive.len(),
+                entry.id,
+                one.pid,
+                one.command,
+                self.world.user_name(one.uid)
+            ),
+            hint: Some(format!("whoever may, as their owner or root, ends them with: kill -9 {numbers}")),
         })
     }
 

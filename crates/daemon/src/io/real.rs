@@ -99,7 +99,7 @@ impl World for RealWorld {
         let _ = EndFile::remove(dir);
     }
 
-    fn is_shim_alive(&self, process: ProcessId) -> bool {
+    fn is_alive(&self, process: ProcessId) -> bool {
         let identity = process::Identity { pid: process.pid, start_ticks: process.start_ticks };
         // With no descriptor left nothing can be read; what is there and cannot be read must not be taken for dead.
         let there = || Path::new("/proc").join(process.pid.to_string()).exists();

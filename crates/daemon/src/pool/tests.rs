@@ -52,7 +52,7 @@ impl World for OneShim {
         Ok(None)
     }
     fn remove_end_file(&self, _: &Path) {}
-    fn is_shim_alive(&self, process: ProcessId) -> bool {
+    fn is_alive(&self, process: ProcessId) -> bool {
         self.0.get() && process == SHIM
     }
     fn shim_names(&self, _: &Path) -> Vec<String> {

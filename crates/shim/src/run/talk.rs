@@ -93,7 +93,8 @@ impl Shim {
     /// The command can read more, or will read no more.
     pub(super) fn pass_on_input(&mut self) {
         let Some(task) = &mut self.task else { return };
-        task.stdin.flush();
+        // Who writes to one that nobody reads any more hears of it then.
+        let _ = task.stdin.flush();
         if task.stdin.has_room_again() {
             self.say(&FromShim::Room);
         }

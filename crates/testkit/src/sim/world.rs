@@ -108,7 +108,7 @@ impl World for SimWorld {
         self.0.end_files.borrow_mut().remove(dir);
     }
 
-    fn is_shim_alive(&self, process: ProcessId) -> bool {
+    fn is_alive(&self, process: ProcessId) -> bool {
         self.0.shims.borrow().contains(&(process.pid, process.start_ticks))
     }
 
