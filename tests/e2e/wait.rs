@@ -97,6 +97,26 @@ fn a_prompt_without_a_line_end_is_a_line() {
     assert_eq!(said.line(), format!("{id} matched at 6: Hello Ada"));
 }
 
+/// What is written in blocks is cut where a block ends. A piece of a line that goes on is no line.
+// proves W1
+#[test]
+fn a_line_that_goes_on_in_the_next_block_is_not_taken_for_less() {
+    let world = world();
+    let line = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!";
+    let script = format!("read -r _; yes '{line}' | head -n 20000; echo over; exec sleep {FOREVER}");
+    for _ in 0..5 {
+        let id = world.run_detached(["--stdin", "--", "sh", "-c", &script]);
+        let waiting = world.spawn(["wait", &id, "--match", "^a+$|^over$", "--timeout", "60s"]);
+        wait_until("the wait", LONG, || match world.status().calls_waiting {
+            1 => Ok(()),
+            count => Err(format!("{count} calls wait")),
+        });
+        world.belay(["send", &id, "go"]).ok();
+        let said = waiting.finish().ok();
+        assert_eq!(said.line(), format!("{id} matched at {}: over", 20_000 * (line.len() + 1)));
+    }
+}
+
 /// At a terminal a line ends with a carriage return too.
 // proves W1, O2
 #[test]

@@ -366,8 +366,8 @@ pub(crate) struct WaitArgs {
     /// Until so many of them are done with, whichever are first; else all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) any: Option<u32>,
-    /// Until a line of the output matches this regular expression; what is there already counts. A line longer than 1 MiB is
-    /// searched in parts
+    /// Until a line of the output matches this regular expression; what is there already counts. A line that has no end
+    /// yet, such as a prompt, counts when nothing has followed for 0.3 s; one longer than 1 MiB is searched in parts
     #[arg(long = "match", value_name = "REGEX")]
     pub(crate) matching: Option<String>,
     /// Look for the match from this absolute offset on

@@ -143,7 +143,7 @@ impl Pending {
         }
     }
 
-    fn task(&self) -> Option<&str> {
+    pub(crate) fn task(&self) -> Option<&str> {
         match &self.what {
             What::Start { task, .. }
             | What::Wait { task, .. }

@@ -47,6 +47,8 @@ pub mod bounds {
     pub const LIST_BYTES: usize = 2 * 1024 * 1024;
     pub const WAIT_MS: u64 = 600_000;
     pub const EVENT_WAIT_MS: u64 = 60_000;
+    /// How long a line may be without its end before it is taken for a prompt.
+    pub const OPEN_LINE_MS: u64 = 300;
     /// How long a write that there is no room for may wait before it is refused.
     pub const ROOM_MS: u64 = 600_000;
     /// The same with a shim of an earlier daemon, which may not know that it is to tell of room.

@@ -32,6 +32,8 @@ struct Matching {
     more: bool,
     /// The time is over, and is told when this search has ended: what is there already is found in no time at all.
     due: bool,
+    /// A line without its end that matches, as it was last seen, and when it counts if nothing follows.
+    open: Option<(SearchLine, u64)>,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,15 @@ impl<W: World> Core<W> {
                 }
                 let begin = SearchCursor { at: params.after, ..SearchCursor::default() };
                 let cursor = params.cursor.unwrap_or(begin);
-                Some(Matching { pattern, params, cursor, looking: false, more: false, due: false })
+                Some(Matching {
+                    pattern,
+                    params,
+                    cursor,
+                    looking: false,
+                    more: false,
+                    due: false,
+                    open: None,
+                })
             }
             _ => None,
         };
@@ -193,9 +203,16 @@ impl<W: World> Core<W> {
                 }
             },
         );
-        matching.cursor = found.resume;
         matching.looking = false;
-        if let Some(line) = found.result.lines.pop() {
+        let line = found.result.lines.pop();
+        if let Some(line) = line.as_ref().filter(|line| line.open && live)
+            && !self.is_a_prompt(wait, line)
+        {
+            return;
+        }
+        let Some(matching) = self.matching(wait) else { return };
+        matching.cursor = found.resume;
+        if let Some(line) = line {
             self.end_wait(wait, Met::Match, Some(line));
         } else if matching.due {
             self.end_wait(wait, Met::Timeout, None);
@@ -204,6 +221,47 @@ impl<W: World> Core<W> {
         } else if !live {
             self.end_wait(wait, Met::Ended, None);
         }
+    }
+
+    fn matching(&mut self, wait: u64) -> Option<&mut Matching> {
+        match self.pending.get_mut(&wait) {
+            Some(Pending { what: What::Wait { until: Some(until), .. }, .. }) => until.matching.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Whether a line that has no end yet is likely to have none: a prompt, and not a piece of what comes in blocks. It is when nothing has
+    /// followed for a moment. Else it is looked at again then, or as soon as something follows, and not before the time is over.
+    fn is_a_prompt(&mut self, wait: u64, line: &SearchLine) -> bool {
+        let now_ms = self.now.mono_ms;
+        let quiet_ms = self.quiet_ms(wait);
+        let Some(matching) = self.matching(wait) else { return false };
+        let due_ms = match &matching.open {
+            Some((seen, due_ms)) if seen == line => *due_ms,
+            _ => now_ms + bounds::OPEN_LINE_MS.saturating_sub(quiet_ms),
+        };
+        matching.open = Some((line.clone(), due_ms));
+        let (more, due) = (matching.more, matching.due);
+        if now_ms >= due_ms {
+            return true;
+        }
+        if due {
+            self.end_wait(wait, Met::Timeout, None);
+        } else if more {
+            self.look_for_match(wait);
+        } else {
+            self.arm(due_ms - now_ms, Timer::Silence(wait));
+        }
+        false
+    }
+
+    /// For how long the task of a wait has written nothing.
+    fn quiet_ms(&self, wait: u64) -> u64 {
+        let task = self.pending.get(&wait).and_then(|pending| pending.task());
+        let log = task.and_then(|task| self.log_of(task).ok());
+        let wrote = log.and_then(|log| log.last_at_ms().ok().flatten());
+        let quiet = self.now.wall_ms.saturating_sub(wrote.unwrap_or(self.now.wall_ms));
+        u64::try_from(quiet).unwrap_or(0)
     }
 
     /// The task has ended: a wait for a match looks at its last lines before it ends too.
@@ -218,8 +276,12 @@ impl<W: World> Core<W> {
         looks
     }
 
+    /// It may have been quiet for long enough, for whoever waits for silence or for a line that has no end.
     pub(crate) fn silence_is_due(&mut self, wait: u64) {
         let now_ms = self.now.mono_ms;
+        if self.matching(wait).is_some_and(|matching| matching.open.is_some()) {
+            self.look_for_match(wait);
+        }
         let Some(Pending { what: What::Wait { until: Some(until), .. }, .. }) = self.pending.get_mut(&wait)
         else {
             return;

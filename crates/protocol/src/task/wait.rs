@@ -32,7 +32,8 @@ impl WaitParams {
     }
 }
 
-/// What a line of output is to match, as in `output/search`.
+/// What a line of output is to match, as in `output/search`. One that has no end yet, such as a prompt, counts when nothing has followed
+/// for 0.3 s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MatchParams {
