@@ -76,12 +76,13 @@ impl Live<'_> {
         }
         if !task.status.is_ended() {
             let by = task.detached_by.as_deref().unwrap_or("somebody");
+            let how = outcome::background(task.status).unwrap_or("goes on in the background");
             self.context.note(&format!(
-                "belay: detached by {by}; it goes on in the background as task {0}: belay logs {0} shows its output, \
+                "belay: detached by {by}; it {how} as task {0}: belay logs {0} shows its output, \
                  belay wait {0} waits for it, belay stop {0} ends it",
                 task.id
             ));
-            return Ok(0);
+            return Ok(outcome::released_code(&task));
         }
         if let Some(error) = self.broken {
             return unread(error);
