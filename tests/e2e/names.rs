@@ -133,3 +133,24 @@ fn whoever_names_nobody_is_told_where_to_look() {
         assert_eq!((said.code, String::from_utf8(said.stderr).unwrap()), (Some(1), format!("{first}{hint}")));
     }
 }
+
+// proves L8, X2
+#[test]
+fn a_script_is_answered_about_every_id_also_about_one_that_does_not_exist() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let told = |words: &[&str]| {
+        let said = world.belay(words);
+        assert_eq!(said.code, Some(1), "{said}");
+        let answer: serde_json::Value = said.json();
+        (answer["id"].clone(), answer["error"]["data"]["kind"].clone())
+    };
+    for words in [
+        &["signal", "--json", "CONT", "nobody"][..],
+        &["wait", "--json", "nobody"],
+        &["detach", "--json", "nobody"],
+        &["rm", "--json", "nobody"],
+    ] {
+        assert_eq!(told(words), ("nobody".into(), "not_found".into()), "{words:?}");
+    }
+}
