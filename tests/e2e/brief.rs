@@ -104,3 +104,18 @@ fn a_reason_of_several_lines_is_one() {
     assert_eq!(lines.len(), 1, "{said}");
     assert!(lines[0].contains("bytes: 0") && !said.contains('\x1b'), "{said:?}");
 }
+
+// proves O7, O3
+#[test]
+fn what_is_no_text_takes_no_more_room_than_was_asked_for_and_does_nothing() {
+    let world = world();
+    let id = world.run_detached(["--", "sh", "-c", "head -c 10000 /dev/zero | tr '\\0' '\\377'"]);
+    world.wait_ended(&id);
+    let five = "\u{fffd}".repeat(5);
+    let told = brief(&world, &id, "30");
+    assert!(told.ends_with(&format!("---\n{five}\n[… 9990 bytes left out, 5 to 9995 …]\n{five}")), "{told}");
+    let id = world.run_detached(["--", "printf", "\\033]0;title\\007\\033[2Jx\\n"]);
+    world.wait_ended(&id);
+    let told = brief(&world, &id, "1K");
+    assert!(told.ends_with("\n---\n␛]0;title␇␛[2Jx\n"), "{told:?}");
+}

@@ -6,7 +6,7 @@ use belay_client::{Client, Message, decode};
 use belay_protocol::event;
 use belay_protocol::methods::{EventRead, TaskDetach, TaskStart, TaskStop};
 use belay_protocol::task::{
-    AnswerWhen, DetachParams, OnDisconnect, OnTimeout, StartParams, Status, TaskInfo,
+    AnswerWhen, DetachParams, OnDisconnect, OnTimeout, StartParams, Status, StopParams, TaskInfo,
 };
 use belay_testkit::{LONG, World, wait_until};
 
@@ -310,4 +310,54 @@ fn what_ends_in_the_foreground_while_no_daemon_runs_is_on_disk_and_says_so() {
         (Some(6), true, 8)
     );
     assert_eq!(world.logs(&id), b"one\ntwo\n");
+}
+
+/// Who is released from one that is being killed must not go on as if it had been well: 130, as of any that was stopped
+/// and has no code of its own.
+// proves F1, F2, K5
+#[test]
+fn one_that_is_being_stopped_is_told_as_that_and_not_as_running() {
+    let world = world();
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let caller = world.spawn(["run", "--", "sh", "-c", script]);
+    caller.wait_for_stdout("its first line", |said| said == b"ready\n");
+    let id = running(&world).id;
+    world.stop(&StopParams { grace_ms: Some(600_000), wait: false, ..stop_of(&id) });
+    wait_until("its grace", LONG, || match world.get(&id).status {
+        Status::Stopping => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let who = format!("detached by user:{}", world.shell("id -un").ok().line());
+    let told = world.belay(["detach", &id]).ok().line();
+    assert_eq!(told, format!("{id} is being stopped ({who})"));
+    let released = caller.finish();
+    let note = String::from_utf8(released.stderr).unwrap();
+    assert_eq!((released.code, note), (Some(130), format!("belay: {id} is being stopped: {who}\n")));
+    assert_eq!(released.stdout, format!("ready\n{id}\n").into_bytes());
+    world.belay(["stop", "--kill", &id]).ok();
+}
+
+// proves F1, F2, L4
+#[test]
+fn one_that_waits_for_its_turn_is_told_as_that_and_not_as_running() {
+    let world = world();
+    let first = world.run_detached(["--lane", "seat", "--", "sleep", FOREVER]);
+    let caller = world.spawn(["run", "--lane", "seat:queue", "--", "true"]);
+    let id = wait_until("one in line", LONG, || {
+        let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
+        let queued = listed.iter().find(|task| task.status == Status::Queued);
+        queued.map(|task| task.id.clone()).ok_or_else(|| format!("{listed:?}"))
+    });
+    let who = format!("detached by user:{}", world.shell("id -un").ok().line());
+    let told = world.belay(["detach", &id]).ok().line();
+    assert_eq!(told, format!("{id} waits in the background for its turn ({who})"));
+    let released = caller.finish();
+    let note = String::from_utf8(released.stderr).unwrap();
+    assert_eq!(
+        (released.code, note),
+        (Some(0), format!("belay: {id} waits in the background for its turn: {who}\n"))
+    );
+    assert_eq!(released.stdout, format!("{id}\n").into_bytes());
+    world.stop(&stop_of(&first));
+    assert_eq!(world.wait_ended(&id).status, Status::Completed);
 }

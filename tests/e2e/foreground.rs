@@ -179,6 +179,32 @@ fn a_terminal_that_goes_away_leaves_the_task_alone() {
     assert_eq!(only_task(&world).status, Status::Running);
 }
 
+// proves F7
+#[test]
+fn who_is_left_alone_by_its_terminal_is_told_as_its_policy_has_it() {
+    let world = world();
+    let script = "echo here; exec sleep 1000";
+    let left = |policy: &str| {
+        let running = world.spawn(["run", "--on-disconnect", policy, "--", "sh", "-c", script]);
+        running.wait_for_stdout("the task", |said| said == b"here\n");
+        let id = crate::support::running(&world).id;
+        running.signal(Signal::HUP);
+        let said = running.finish();
+        assert_eq!(said.code, Some(129), "{said}");
+        (id, String::from_utf8(said.stderr).unwrap())
+    };
+    let (id, told) = left("stop");
+    assert_eq!(told, format!("belay: the terminal is gone; {id} is being stopped\n"));
+    let ended = world.wait_ended(&id);
+    assert_eq!(
+        (ended.status, ended.outcome.unwrap().actor.as_deref()),
+        (Status::Cancelled, Some("disconnect"))
+    );
+    let (id, told) = left("detach");
+    assert_eq!(told, format!("belay: the terminal is gone; {id} runs on\n"));
+    assert_eq!(world.get(&id).status, Status::Running);
+}
+
 // proves W6
 #[test]
 fn a_write_that_is_asked_for_twice_is_applied_once_also_by_another_daemon() {

@@ -133,3 +133,46 @@ fn whoever_names_nobody_is_told_where_to_look() {
         assert_eq!((said.code, String::from_utf8(said.stderr).unwrap()), (Some(1), format!("{first}{hint}")));
     }
 }
+
+// proves L8, X2
+#[test]
+fn a_script_is_answered_about_every_id_also_about_one_that_does_not_exist() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let told = |words: &[&str]| {
+        let said = world.belay(words);
+        assert_eq!(said.code, Some(1), "{said}");
+        let answer: serde_json::Value = said.json();
+        (answer["id"].clone(), answer["error"]["data"]["kind"].clone())
+    };
+    for words in [
+        &["signal", "--json", "CONT", "nobody"][..],
+        &["wait", "--json", "nobody"],
+        &["detach", "--json", "nobody"],
+        &["rm", "--json", "nobody"],
+    ] {
+        assert_eq!(told(words), ("nobody".into(), "not_found".into()), "{words:?}");
+    }
+}
+
+// proves L8, X2
+#[test]
+fn what_was_asked_for_is_repeated_so_that_it_can_be_told_from_what_there_is() {
+    let world = world();
+    let id = named(&world, "web");
+    for (asked, shown) in [(format!("{id}\n"), format!("{id}\\n")), ("\u{1}".to_owned(), "\\u{1}".to_owned())]
+    {
+        let error = refused(world.client().call::<TaskGet>(&get(&asked)));
+        assert_eq!(
+            (error.data.kind, error.message),
+            (ErrorKind::NotFound, format!("there is no task {shown}"))
+        );
+    }
+    // Also if it fits one task only: whoever left out the rest did not mean that one.
+    let error = refused(world.client().call::<TaskGet>(&get("sh-")));
+    assert_eq!(
+        (error.data.kind, error.message.as_str(), error.data.ids),
+        (ErrorKind::Ambiguous, "sh- alone is too short for the beginning of an id", vec![id])
+    );
+    assert_eq!(refused(world.client().call::<TaskGet>(&get("ag-"))).data.kind, ErrorKind::NotFound);
+}

@@ -6,7 +6,7 @@ use belay_protocol::output::{FollowParams, From as Begin};
 use belay_protocol::task::Status;
 use belay_testkit::{LONG, Running, wait_until};
 
-use crate::support::{running, stop_of, world};
+use crate::support::{FOREVER, running, stop_of, world};
 
 /// More than any socket holds, and never the same.
 const NOISE: &str = "while :; do seq 1 20000; done";
@@ -100,4 +100,22 @@ fn nobody_reads_on_for_a_reader_that_has_left() {
         let listed = world.belay(["ps", "--json"]).ok().stdout;
         if listed.is_empty() { Ok(()) } else { Err(String::from_utf8_lossy(&listed).into_owned()) }
     });
+}
+
+/// A server that has said what was looked for, and is quiet since.
+// proves O2, X3
+#[test]
+fn whoever_follows_for_a_reader_that_has_left_ends_though_nothing_comes() {
+    let world = world();
+    let id =
+        world.run_detached(["--", "sh", "-c", &format!("echo listening; echo more; exec sleep {FOREVER}")]);
+    world.wait_for_output(&id, "all it says", |said| said == b"listening\nmore\n");
+    for follow in [format!("logs -f {id}"), format!("events -f --task {id}")] {
+        // The follower ends by itself, and says nothing; only then is its code there.
+        let line = format!("{{ \"$BELAY\" {follow}; echo code $? >&2; }} | head -1");
+        let said = world.shell(&line).ok();
+        assert_eq!(said.stderr, b"code 0\n", "{follow}: {said}");
+        assert_eq!(said.line().lines().count(), 1, "{follow}: {said}");
+    }
+    world.stop(&stop_of(&id));
 }

@@ -212,6 +212,29 @@ fn a_command_that_ended_by_itself_before_the_stop_reached_it_is_not_cancelled() 
     assert_eq!((late.result, late.status), (StopVerdict::AlreadyEnded, Some(Status::Failed)));
 }
 
+// proves K3, K7
+#[test]
+fn a_cascade_tells_what_failed_apart_from_what_was_stopped() {
+    let world = builder().as_nobody().build();
+    let zoo = world.reachable(&example("zoo"));
+    std::fs::set_permissions(&zoo, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let line = format!(r#""$0" run -d -- "$@"; exec sleep {FOREVER}"#);
+    let [belay, zoo] = [world.program(), &zoo].map(|path| path.to_str().unwrap());
+    let words = ["sh", "-c", &line, belay, zoo, "other-user", "0", "--marker", world.marker()];
+    let above = world.run_detached(words);
+    let below = world.wait_for_output(&above, "what it has started", |said| said.ends_with(b"\n"));
+    let below = String::from_utf8(below).unwrap().trim_end().to_owned();
+    world.wait_for_output(&below, "ready", |said| said == b"ready\n");
+    let said = world.belay(["stop", "--cascade", "--kill", &above]);
+    assert_eq!(said.code, Some(3), "{said}");
+    let [told, failed] = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(told.starts_with(&format!("{above} stopped: ")) && told.lines().count() == 1, "{said}");
+    assert!(failed.starts_with(&format!("{below} stop failed: ")) && failed.lines().count() == 1, "{said}");
+    for survivor in world.inspect(&below).outcome.unwrap().survivors {
+        end(look_at(survivor.pid).expect("the survivor is alive").identity);
+    }
+}
+
 // proves K3
 #[test]
 fn a_process_that_may_not_be_killed_is_named() {

@@ -194,7 +194,7 @@ Exit codes:
 run, wait and attach, of one task, end with its own code, or with
   124    a clock has stopped it
   126    it could not be started; 127 if its program was not found, also with run -d
-  128+N  it died of signal N; 130 also if it was stopped before it began",
+  128+N  it died of signal N; 130 also if it was stopped and has no code of its own",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belay_client::{Client, Places};
+use belay_client::{Client, Message, Notification, Places};
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskGet;
 use belay_protocol::task::GetParams;
@@ -41,6 +41,21 @@ impl Context {
             return Ok(text.to_owned());
         }
         Ok(self.connect()?.call::<TaskGet>(&GetParams { id: text.to_owned() })?.id)
+    }
+
+    /// The next thing that is said on a connection whose answers have all been read. It is not waited for when nobody reads
+    /// what we write any more.
+    pub(crate) fn next_notification(&mut self, client: &mut Client) -> Result<Notification, CliError> {
+        loop {
+            while let Some(message) = client.take_buffered()? {
+                if let Message::Notification(said) = message {
+                    return Ok(said);
+                }
+            }
+            self.out.flush()?;
+            out::wait_for(&*client)?;
+            client.fill()?;
+        }
     }
 
     /// A line for people on standard error.

@@ -83,7 +83,23 @@ pub(crate) fn runs_on(task: &TaskInfo) -> String {
         (None, None) if is_detached_by_its_line(task) => "its line put it in the background".to_owned(),
         (None, None) => "detached".to_owned(),
     };
-    format!("{id} runs on: {why}")
+    let how = background(task.status).unwrap_or("runs on");
+    format!("{id} {how}: {why}")
+}
+
+/// What one does that nobody waits for any more, where it is something else than to run.
+pub(crate) const fn background(status: Status) -> Option<&'static str> {
+    match status {
+        Status::Stopping => Some("is being stopped"),
+        Status::Queued => Some("waits in the background for its turn"),
+        _ => None,
+    }
+}
+
+/// What whoever waited ends with: one that is being stopped has no code of its own, and it did not go well.
+pub(crate) fn released_code(task: &TaskInfo) -> u8 {
+    let stopped = if task.status == Status::Stopping { INTERRUPTED } else { 0 };
+    left_behind(task).map_or(stopped, leader_code)
 }
 
 /// Whether its line has put it in the background.
@@ -92,6 +108,9 @@ pub(crate) fn is_detached_by_its_line(task: &TaskInfo) -> bool {
 }
 
 pub(crate) fn go_on(task: &TaskInfo) -> String {
+    if task.status == Status::Stopping {
+        return format!("belay wait {} to see its end", task.id);
+    }
     let see = if task.pty.is_some() { "belay attach" } else { "belay logs -f" };
     let what = if task.pty.is_some() { "come back to it" } else { "follow it" };
     format!("{see} {0} to {what}, belay stop {0} to end it", task.id)

@@ -26,8 +26,12 @@ impl<W: World> Core<W> {
         }
         let begins = if TaskId::is_prefix(text) { self.beginning_with(scope, text)? } else { Vec::new() };
         match begins.as_slice() {
-            [id] => Ok(id.clone()),
             [] => self.resolve_name(scope, text),
+            // Whoever left out the rest meant one of them, also if there is only one.
+            _ if text.ends_with('-') => {
+                Err(ambiguous(format!("{text} alone is too short for the beginning of an id"), begins))
+            }
+            [id] => Ok(id.clone()),
             _ => Err(ambiguous(format!("{} tasks begin with {text}", counted(&begins)), begins)),
         }
     }
@@ -124,9 +128,13 @@ impl<W: World> Core<W> {
     }
 }
 
-/// Whatever was typed, as far as it can be repeated.
+/// Whatever was typed, as far as it can be repeated. What cannot be seen is shown, or it would pass for something else.
 fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(40).collect()
+    let mut shown = String::new();
+    for c in text.chars().take(40) {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
 }
 
 pub(crate) fn not_found(text: &str) -> RpcError {

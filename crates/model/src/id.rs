@@ -106,7 +106,8 @@ impl TaskId {
 
     /// Whether the text could be the beginning of an id, so that it is worth looking up.
     pub fn is_prefix(text: &str) -> bool {
-        text.strip_prefix("sh-").or_else(|| text.strip_prefix("ag-")).is_some_and(is_body)
+        let body = text.strip_prefix("sh-").or_else(|| text.strip_prefix("ag-"));
+        body.is_some_and(|body| body.is_empty() || is_body(body))
     }
 
     pub fn as_str(&self) -> &str {

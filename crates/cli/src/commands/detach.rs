@@ -37,8 +37,9 @@ pub(crate) fn line(task: &TaskInfo) -> String {
     if task.status.is_ended() {
         return format!("{id} has ended: {}", outcome::sentence(task));
     }
+    let how = outcome::background(task.status).unwrap_or("runs in the background");
     match &task.detached_by {
-        Some(by) => format!("{id} runs in the background (detached by {by})"),
-        None => format!("{id} runs in the background"),
+        Some(by) => format!("{id} {how} (detached by {by})"),
+        None => format!("{id} {how}"),
     }
 }

@@ -106,7 +106,7 @@ fn follow_once(
 ) -> Result<std::convert::Infallible, CliError> {
     client.call::<EventFollow>(&FollowParams { after: *after, only: only(args) })?;
     loop {
-        let said = client.next_notification(None)?;
+        let said = context.next_notification(client)?;
         if said.method != notify::EVENT_ITEM {
             continue;
         }
@@ -116,9 +116,6 @@ fn follow_once(
         if event.seq > *after {
             *after = event.seq;
             show(&event, args.json, context)?;
-        }
-        if !client.has_buffered() {
-            context.out.flush()?;
         }
     }
 }

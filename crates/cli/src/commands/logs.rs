@@ -144,7 +144,7 @@ fn follow_once(
     let begun = client.call::<OutputFollow>(&params)?;
     let cursor = cursor.get_or_insert(Cursor::at(begun.from));
     loop {
-        let said = client.next_notification(None)?;
+        let said = context.next_notification(client)?;
         match said.method.as_str() {
             notify::OUTPUT_CHUNK => {
                 let new: ChunkNotification = serde_json::from_str(said.params.get()).map_err(|error| {
@@ -154,9 +154,6 @@ fn follow_once(
             }
             notify::OUTPUT_END => return Ok(()),
             _ => {}
-        }
-        if !client.has_buffered() {
-            context.out.flush()?;
         }
     }
 }

@@ -21,12 +21,13 @@ pub(crate) fn run(args: &SignalArgs, context: &mut Context) -> Result<u8, CliErr
                 let many = human::count(sent.processes, "process", "processes");
                 context.out.line(&format!("{} sent {} to {many}", sent.id, args.signal.to_uppercase()))?;
             }
-            Err(ClientError::Rpc(error)) if args.ids.len() > 1 => {
+            Err(ClientError::Rpc(error)) => {
                 if args.json {
                     context.out.json(&Refused { id, error: &error })?;
                 }
-                context.complain(&error.into());
-                code = 1;
+                let error = CliError::from(error);
+                code = code.max(error.exit_code());
+                context.complain(&error);
             }
             Err(error) => return Err(error.into()),
         }

@@ -67,32 +67,28 @@ fn verdict(id: &str, result: Result<StopResult, RpcError>) -> Result<StopResult,
 }
 
 pub(crate) fn exit_code(stopped: &StopResult) -> u8 {
+    let below = stopped.below.iter().map(exit_code).max().unwrap_or(0);
+    own_code(stopped).max(below)
+}
+
+/// Of this one alone, whatever became of those below it.
+fn own_code(stopped: &StopResult) -> u8 {
     match stopped.result {
         StopVerdict::NotFound | StopVerdict::NotPermitted => 1,
         StopVerdict::Accepted | StopVerdict::AlreadyEnded => {
-            let below = stopped.below.iter().map(exit_code).max().unwrap_or(0);
             // Not ended by the deadline is not stopped, whatever may come of it later.
             let failed =
                 stopped.status.is_some_and(|status| status == Status::StopFailed || !status.is_ended());
-            if failed { 3 } else { below }
+            if failed { 3 } else { 0 }
         }
     }
 }
 
 fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), CliError> {
-    for below in stopped.below.iter().filter(|_| !json) {
-        context.out.line(&one_line(&line(below)))?;
-    }
     if json {
         context.out.json(stopped)?;
-    } else if exit_code(stopped) == 0 {
-        context.out.line(&one_line(&line(stopped)))?;
     } else {
-        context.out.flush()?;
-        context.note(&line(stopped));
-        if stopped.result == StopVerdict::NotFound {
-            context.way_out("belay ps -a lists them; ended ones are removed by the rules of retention");
-        }
+        stopped.below.iter().chain([stopped]).try_for_each(|one| tell_one(context, one))?;
     }
     if let Some(fence) = stopped.fenced.as_ref().filter(|_| !json) {
         context.out.flush()?;
@@ -101,6 +97,19 @@ fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), C
     }
     // Each receipt when it comes: the next one may take its whole grace.
     context.out.flush()
+}
+
+/// To those who read answers, or to those who read what went wrong.
+fn tell_one(context: &mut Context, stopped: &StopResult) -> Result<(), CliError> {
+    if own_code(stopped) == 0 {
+        return context.out.line(&one_line(&line(stopped)));
+    }
+    context.out.flush()?;
+    context.note(&line(stopped));
+    if stopped.result == StopVerdict::NotFound {
+        context.way_out("belay ps -a lists them; ended ones are removed by the rules of retention");
+    }
+    Ok(())
 }
 
 /// One line for people.

@@ -92,13 +92,13 @@ impl Waiting<'_> {
     ) -> Result<Option<u8>, CliError> {
         let waited = match result {
             Ok(waited) => waited,
-            Err(error) if self.args.ids.len() == 1 => return Err(error.into()),
             Err(error) => {
                 if self.args.json {
                     context.out.json(&Refused { id, error: &error })?;
                 }
-                context.complain(&error.into());
-                return Ok(Some(1));
+                let error = CliError::from(error);
+                context.complain(&error);
+                return Ok(Some(error.exit_code()));
             }
         };
         let over = self.deadline.is_some_and(|at| Instant::now() >= at);

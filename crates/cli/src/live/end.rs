@@ -1,5 +1,7 @@
 //! The end of being there: our terminal as it was, and what people are told.
 
+use belay_protocol::task::OnDisconnect;
+
 use super::engine::{Left, Live};
 use super::words::{explanation, released};
 use crate::context::Context;
@@ -30,8 +32,9 @@ impl Live<'_> {
 
     pub(super) fn end(self) -> Result<u8, CliError> {
         let goes_on = self.last.as_ref().is_some_and(|task| self.goes_on(task));
+        let fate = if self.is_stopped_without_us() { "is being stopped" } else { "runs on" };
         match (self.left, self.last) {
-            (Some(left), None) => gone(left, self.context, self.id.as_deref(), self.broken),
+            (Some(left), None) => gone(left, fate, self.context, self.id.as_deref(), self.broken),
             (_, Some(task)) if goes_on => {
                 if self.json {
                     self.context.out.json(&task)?;
@@ -53,6 +56,12 @@ impl Live<'_> {
             (None, None) => Err(CliError::new(Kind::Unreachable, "nothing was heard of the task's end")),
         }
     }
+
+    /// Whether the task does not go on when we go: a stop was asked for here, or its policy has it so.
+    fn is_stopped_without_us(&self) -> bool {
+        let by_policy = self.role.params().is_some_and(|params| params.on_disconnect == OnDisconnect::Stop);
+        by_policy || matches!(self.order, Some((_, true)))
+    }
 }
 
 impl Live<'_> {
@@ -67,12 +76,13 @@ impl Live<'_> {
         }
         if !task.status.is_ended() {
             let by = task.detached_by.as_deref().unwrap_or("somebody");
+            let how = outcome::background(task.status).unwrap_or("goes on in the background");
             self.context.note(&format!(
-                "belay: detached by {by}; it goes on in the background as task {0}: belay logs {0} shows its output, \
+                "belay: detached by {by}; it {how} as task {0}: belay logs {0} shows its output, \
                  belay wait {0} waits for it, belay stop {0} ends it",
                 task.id
             ));
-            return Ok(0);
+            return Ok(outcome::released_code(&task));
         }
         if let Some(error) = self.broken {
             return unread(error);
@@ -100,16 +110,22 @@ fn die_of(signal: i32) -> u8 {
 }
 
 /// We are gone before the task's end was heard of.
-fn gone(left: Left, context: &Context, id: Option<&str>, broken: Option<CliError>) -> Result<u8, CliError> {
+fn gone(
+    left: Left,
+    fate: &str,
+    context: &Context,
+    id: Option<&str>,
+    broken: Option<CliError>,
+) -> Result<u8, CliError> {
     let name = id.unwrap_or("the task");
     match left {
         Left::HungUp => {
-            context.note(&format!("belay: the terminal is gone; {name} runs on"));
+            context.note(&format!("belay: the terminal is gone; {name} {fate}"));
             Ok(HUNG_UP)
         }
         Left::Told => Ok(TERMINATED),
         Left::ByKey => {
-            context.note(&format!("belay: left {name}, which runs on"));
+            context.note(&format!("belay: left {name}, which {fate}"));
             context.hint(&format!("belay attach {name} to come back, belay stop {name} to end it"));
             Ok(0)
         }

@@ -10,6 +10,7 @@ use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::signals::{SIGNALS, Signals};
+use crate::ui::out;
 
 /// What a pipe that is ready to be written takes without waiting.
 const SURE_BYTES: usize = 4096;
@@ -126,7 +127,7 @@ impl Sink {
 impl Target {
     fn new(fd: BorrowedFd<'static>) -> Self {
         let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
-        let tells = matches!(kind, Ok(FileType::Fifo | FileType::Socket));
+        let tells = out::tells_when_unread(fd);
         Self { fd, is_file: kind == Ok(FileType::RegularFile), tells, unread: false, open: true }
     }
 
@@ -134,7 +135,7 @@ impl Target {
         let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
         let now = rustix::event::Timespec::default();
         let told = rustix::event::poll(&mut fds, Some(&now));
-        self.tells && told.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        self.tells && told.is_ok() && out::is_unread(&fds[0])
     }
 
     /// As much as there is room for, without waiting; the rest waits for the next poll.

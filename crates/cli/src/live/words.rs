@@ -9,9 +9,8 @@ use crate::outcome;
 /// Nobody waits for it any more, and it goes on: the id, and what to type next.
 /// `quiet`: standard output is not for the id.
 pub(super) fn released(context: &mut Context, task: &TaskInfo, quiet: bool) -> Result<u8, CliError> {
-    let left = outcome::left_behind(task);
     let ended = task.status.is_ended();
-    if left.is_none() && !quiet {
+    if outcome::left_behind(task).is_none() && !quiet {
         context.out.line(&task.id)?;
         context.out.flush()?;
     }
@@ -22,7 +21,7 @@ pub(super) fn released(context: &mut Context, task: &TaskInfo, quiet: bool) -> R
         context.note(&format!("belay: {}", line.explanation));
     }
     context.hint(&outcome::go_on(task));
-    Ok(left.map_or(0, outcome::leader_code))
+    Ok(outcome::released_code(task))
 }
 
 /// What people are told beside the exit code; nothing for an ordinary end.

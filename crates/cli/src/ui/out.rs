@@ -2,8 +2,11 @@
 //! that is full is an error that is told.
 
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::error::CliError;
@@ -69,6 +72,34 @@ impl Out {
         let result = self.to.write_all(&self.buffer).and_then(|()| self.to.flush());
         self.buffer.clear();
         result.map_err(|error| CliError::output(&error))
+    }
+}
+
+/// Whether the kernel tells when the last reader of a stream has gone: at a pipe and a socket.
+pub(crate) fn tells_when_unread(stream: BorrowedFd<'_>) -> bool {
+    let kind = rustix::fs::fstat(stream).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
+/// Whether it has told; errors and hang-ups come unasked.
+pub(crate) fn is_unread(stream: &PollFd<'_>) -> bool {
+    stream.revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+/// Waits for something to read from another; an error if nobody reads our standard output any more.
+pub(crate) fn wait_for(other: impl AsFd) -> Result<(), CliError> {
+    let stdout = rustix::stdio::stdout();
+    let mut fds = vec![PollFd::new(&other, PollFlags::IN)];
+    if tells_when_unread(stdout) {
+        fds.push(PollFd::new(&stdout, PollFlags::empty()));
+    }
+    loop {
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) if fds[1..].iter().any(is_unread) => return Err(CliError::output(&Errno::PIPE.into())),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(CliError::io("wait", &errno.into())),
+        }
     }
 }
 

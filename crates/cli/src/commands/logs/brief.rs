@@ -16,15 +16,39 @@ pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result
     let task = client.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
     let budget = usize::try_from(budget).unwrap_or(usize::MAX);
     let excerpt = Excerpt::read(&mut client, &task.id, args.after.unwrap_or(0), budget)?;
+    let excerpt = fitted(excerpt, budget);
     let text = report(&task, &status(&task), &next(&task, &excerpt), &excerpt);
-    if context.term.stdout {
-        let mut filter = Filter::default();
-        context.out.bytes(&filter.feed(text.as_bytes()))?;
-        context.out.bytes(&filter.finish())?;
-    } else {
-        context.out.bytes(text.as_bytes())?;
-    }
+    context.out.bytes(&harmless(&text))?;
     Ok(0)
+}
+
+/// What is no text takes more room when it is shown: as much less of it is taken as fits.
+fn fitted(mut excerpt: Excerpt, budget: usize) -> Excerpt {
+    let mut room = budget;
+    loop {
+        let shown = excerpt.parts.iter().map(shown_bytes).sum::<usize>();
+        if shown <= budget {
+            return excerpt;
+        }
+        let less = room as u128 * budget as u128 / shown as u128;
+        room = usize::try_from(less).unwrap_or(room).min(room - 1);
+        excerpt = excerpt.capped(room);
+    }
+}
+
+fn shown_bytes(part: &Part) -> usize {
+    match part {
+        Part::Text { data, .. } => harmless(&String::from_utf8_lossy(data)).len(),
+        Part::LeftOut { .. } | Part::NotKept { .. } => 0,
+    }
+}
+
+/// Whoever reads it may show it to somebody: it is as harmless as at a terminal.
+fn harmless(text: &str) -> Vec<u8> {
+    let mut filter = Filter::default();
+    let mut shown = filter.feed(text.as_bytes());
+    shown.extend(filter.finish());
+    shown
 }
 
 /// One line, whatever somebody gave as a reason: what follows it must not look like it.
