@@ -114,6 +114,17 @@ fn what_is_no_text_takes_no_more_room_than_was_asked_for_and_does_nothing() {
     let five = "\u{fffd}".repeat(5);
     let told = brief(&world, &id, "30");
     assert!(told.ends_with(&format!("---\n{five}\n[… 9990 bytes left out, 5 to 9995 …]\n{five}")), "{told}");
+    // Also if one end is cut shorter than the other, for the sake of a line.
+    let line =
+        "for many in 10000 10; do head -c $many /dev/zero | tr '\\0' '\\377'; [ $many = 10 ] || echo; done";
+    let id = world.run_detached(["--", "sh", "-c", line]);
+    world.wait_ended(&id);
+    let [head, tail] = [90, 10].map(|many| "\u{fffd}".repeat(many));
+    let told = brief(&world, &id, "300");
+    assert!(
+        told.ends_with(&format!("---\n{head}\n[… 9911 bytes left out, 90 to 10001 …]\n{tail}")),
+        "{told}"
+    );
     let id = world.run_detached(["--", "printf", "\\033]0;title\\007\\033[2Jx\\n"]);
     world.wait_ended(&id);
     let told = brief(&world, &id, "1K");

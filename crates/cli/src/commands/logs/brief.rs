@@ -1,6 +1,6 @@
 //! `belay logs --brief`: one task for somebody with little room to read, first of all a model.
 
-use belay_client::{Excerpt, Part, report};
+use belay_client::{Client, Excerpt, Part, report};
 use belay_protocol::methods::TaskGet;
 use belay_protocol::task::{GetParams, TaskInfo};
 
@@ -15,24 +15,23 @@ pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result
     let mut client = context.connect()?;
     let task = client.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
     let budget = usize::try_from(budget).unwrap_or(usize::MAX);
-    let excerpt = Excerpt::read(&mut client, &task.id, args.after.unwrap_or(0), budget)?;
-    let excerpt = fitted(excerpt, budget);
+    let excerpt = fitting(&mut client, &task.id, args.after.unwrap_or(0), budget)?;
     let text = report(&task, &status(&task), &next(&task, &excerpt), &excerpt);
     context.out.bytes(&harmless(&text))?;
     Ok(0)
 }
 
-/// What is no text takes more room when it is shown: as much less of it is taken as fits.
-fn fitted(mut excerpt: Excerpt, budget: usize) -> Excerpt {
+/// What is no text takes more room when it is shown: it is read again, as much less of it as fits.
+fn fitting(client: &mut Client, id: &str, from: u64, budget: usize) -> Result<Excerpt, CliError> {
     let mut room = budget;
     loop {
+        let excerpt = Excerpt::read(client, id, from, room)?;
         let shown = excerpt.parts.iter().map(shown_bytes).sum::<usize>();
         if shown <= budget {
-            return excerpt;
+            return Ok(excerpt);
         }
         let less = room as u128 * budget as u128 / shown as u128;
         room = usize::try_from(less).unwrap_or(room).min(room - 1);
-        excerpt = excerpt.capped(room);
     }
 }
 
