@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use belay_journal::{Batch, Journal};
 use belay_model::{Lane, Policy, State, StopOrder, step};
-use belay_protocol::Timestamp;
 use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
@@ -14,7 +13,7 @@ use belay_record::MemoryLog;
 use serde_json::json;
 
 use crate::answer::{Client, Pending};
-use crate::config::{Config, bounds};
+use crate::config::Config;
 use crate::doc::Entry;
 use crate::event::{Action, ClientId, Event, Moment, ShimId};
 use crate::follow::Follow;
@@ -323,10 +322,22 @@ impl<W: World> Core<W> {
 
     /// One thing happened: what has to be done about it, in order. What is said is durable by then.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
+        let mut actions = self.heed(now, event);
+        actions.append(&mut self.tidy());
+        actions
+    }
+
+    /// The first part of it, up to what is durable and somebody may wait for. [`Core::tidy`] has to follow.
+    pub(crate) fn heed(&mut self, now: Moment, event: Event) -> Vec<Action> {
         self.now = now;
         let can_wait = event.can_wait();
         self.dispatch(event);
-        self.settle(can_wait);
+        let news = !(self.batch.is_empty() && self.changed.is_empty());
+        match (news && self.retry.is_none(), can_wait) {
+            (true, true) => self.hold_batch(),
+            (true, false) => self.commit_or_retry(),
+            (false, _) => {}
+        }
         std::mem::take(&mut self.actions)
     }
 
@@ -365,14 +376,8 @@ impl<W: World> Core<W> {
         }
     }
 
-    /// After every event: make durable what must be, serve who waits for it, and see whether there is nothing left to do.
-    fn settle(&mut self, can_wait: bool) {
-        let news = !(self.batch.is_empty() && self.changed.is_empty());
-        match (news && self.retry.is_none(), can_wait) {
-            (true, true) => self.hold_batch(),
-            (true, false) => self.commit_or_retry(),
-            (false, _) => {}
-        }
+    /// After every event: what nobody waits for, and a look whether there is nothing left to do.
+    pub(crate) fn tidy(&mut self) -> Vec<Action> {
         self.start_hooks();
         self.release();
         self.watch_notes();
@@ -388,6 +393,7 @@ impl<W: World> Core<W> {
             self.actions.append(&mut self.slow_acks.1);
             self.actions.push(Action::Exit);
         }
+        std::mem::take(&mut self.actions)
     }
 
     /// Whether clients may come in.
@@ -402,17 +408,6 @@ impl<W: World> Core<W> {
 
     pub(crate) fn reach(&self, point: CrashPoint) {
         self.world.reach(point);
-    }
-
-    pub(crate) fn notice(&mut self, message: String, hint: &str) {
-        if self.notices.back().is_some_and(|last| last.message == message) {
-            return;
-        }
-        if self.notices.len() == bounds::NOTICES {
-            self.notices.pop_front();
-        }
-        let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
-        self.notices.push_back(NoticeInfo { at: Timestamp(self.now.wall_ms), message, hint });
     }
 
     // --- timers ---

@@ -3,8 +3,8 @@
 use belay_journal::TaskFilter;
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusResult,
-    StopDaemonResult, StopParams, Verdict,
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, NoticeInfo, ROOM,
+    StatusResult, StopDaemonResult, StopParams, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::SurvivorInfo;
@@ -16,6 +16,7 @@ use belay_record::convert::outcome_info;
 use super::check::check_clock;
 use super::task_stop::{StopMany, Then};
 use crate::answer::{Caller, What};
+use crate::config::bounds;
 use crate::core::{Core, ShimStage};
 use crate::doc::Entry;
 use crate::record::journal_error;
@@ -113,6 +114,18 @@ impl<W: World> Core<W> {
             "what a task hands to an outside server (cron, docker, systemd, a running tmux) is not held",
         ));
         self.reply(caller, &DoctorResult { findings });
+    }
+
+    /// Something that people should know of, once.
+    pub(crate) fn notice(&mut self, message: String, hint: &str) {
+        if self.notices.back().is_some_and(|last| last.message == message) {
+            return;
+        }
+        if self.notices.len() == bounds::NOTICES {
+            self.notices.pop_front();
+        }
+        let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
+        self.notices.push_back(NoticeInfo { at: Timestamp(self.now.wall_ms), message, hint });
     }
 
     fn containment_finding(&self) -> Finding {

@@ -139,7 +139,12 @@ impl Hub {
         }
         loop {
             let Some(event) = self.inbox.borrow_mut().pop_front() else { break };
-            let actions = self.core.borrow_mut().handle(now(), event);
+            let actions = self.core.borrow_mut().heed(now(), event);
+            for action in actions {
+                self.carry_out(action);
+            }
+            // Whoever waits for an answer does not wait for this.
+            let actions = self.core.borrow_mut().tidy();
             for action in actions {
                 self.carry_out(action);
             }

@@ -16,10 +16,10 @@ impl Shim {
     pub(super) fn say(&mut self, message: &FromShim) {
         let can_wait = match message {
             FromShim::Life(LifeItem { event: LifeEvent::Spawned { .. }, .. }) => !self.hurry,
-            // Whoever waited for the task is answered with a detach; and while a tree dies of a signal, the daemon has time to
-            // write down what has led to it.
+            // Whoever waited for the task is answered with a detach; and a daemon that hears of the leader's death is awake when it
+            // hears of the end.
             FromShim::Life(LifeItem {
-                event: LifeEvent::Detach { .. } | LifeEvent::Signalled { .. },
+                event: LifeEvent::Detach { .. } | LifeEvent::LeaderExited { .. },
                 ..
             }) => false,
             FromShim::Life(item) => item.end.is_none(),
