@@ -21,7 +21,7 @@ impl<W: World> Core<W> {
             self.journal.commit(&self.batch)?;
             self.batch = Batch::default();
         }
-        for key in [self.retry.take(), self.held.take()].into_iter().flatten() {
+        if let Some(key) = self.retry.take() {
             self.disarm(key);
         }
         self.actions.append(&mut self.durable);
@@ -53,13 +53,6 @@ impl<W: World> Core<W> {
             } else if self.retry.is_none() {
                 self.retry = Some(self.arm(bounds::COMMIT_RETRY_MS, Timer::Commit));
             }
-        }
-    }
-
-    /// Leaves the batch for what follows it in a moment, mostly an end. Its shim keeps what is not acknowledged.
-    pub(crate) fn hold_batch(&mut self) {
-        if self.held.is_none() {
-            self.held = Some(self.arm(bounds::HOLD_MS, Timer::Hold));
         }
     }
 

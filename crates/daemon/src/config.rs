@@ -73,8 +73,6 @@ pub mod bounds {
     /// How long a shim whose task was stopped is left alone before it makes itself new.
     pub const SLOW_ACK_MS: u64 = 2;
     pub const COMMIT_RETRY_MS: u64 = 1_000;
-    /// How long news of a stop that has begun may wait for those of its end, to be written with them.
-    pub const HOLD_MS: u64 = 3;
     /// As long as the kernel takes.
     pub const SOCKET_NAME_BYTES: usize = 107;
     pub const NAME_BYTES: usize = 200;

@@ -71,8 +71,6 @@ pub struct Core<W> {
     idle: Option<TimerKey>,
     pub(crate) retry: Option<TimerKey>,
     pub(crate) settling: Option<TimerKey>,
-    /// When what can wait in the batch is written at the latest.
-    pub(crate) held: Option<TimerKey>,
     /// When the first note was made that is not in the database yet, and the last.
     pub(crate) noted_ms: (u64, u64),
     pub(crate) batch: Batch,
@@ -252,8 +250,6 @@ pub(crate) enum Timer {
     Idle,
     /// Shims that were left alone for a moment may forget their ends.
     Acks,
-    /// What waits in the batch has waited long enough.
-    Hold,
     /// The journal could not be written and is tried again.
     Commit,
     /// What the journal has noted is brought into its database.
@@ -305,7 +301,6 @@ impl<W: World> Core<W> {
             idle: None,
             retry: None,
             settling: None,
-            held: None,
             noted_ms: (0, 0),
             batch: Batch::default(),
             actions: Vec::new(),
@@ -330,13 +325,10 @@ impl<W: World> Core<W> {
     /// The first part of it, up to what is durable and somebody may wait for. [`Core::tidy`] has to follow.
     pub(crate) fn heed(&mut self, now: Moment, event: Event) -> Vec<Action> {
         self.now = now;
-        let can_wait = event.can_wait();
         self.dispatch(event);
         let news = !(self.batch.is_empty() && self.changed.is_empty());
-        match (news && self.retry.is_none(), can_wait) {
-            (true, true) => self.hold_batch(),
-            (true, false) => self.commit_or_retry(),
-            (false, _) => {}
+        if news && self.retry.is_none() {
+            self.commit_or_retry();
         }
         std::mem::take(&mut self.actions)
     }
@@ -448,8 +440,6 @@ impl<W: World> Core<W> {
                 }
                 Timer::Settle => self.settle_soon(),
                 Timer::Collect => self.collect_soon(),
-                // Whatever else happens takes it along.
-                Timer::Hold => self.held = None,
             }
         }
     }

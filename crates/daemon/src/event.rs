@@ -9,7 +9,7 @@ use belay_protocol::RpcError;
 use belay_protocol::life::SurvivorInfo;
 use belay_protocol::output::{SearchCursor, SearchResult};
 use belay_protocol::shell::{ReadParams, ReadResult};
-use belay_protocol::shim::{FromShim, LifeEvent, LifeItem, ProcessId, ToShim};
+use belay_protocol::shim::{FromShim, ProcessId, ToShim};
 use regex::bytes::{Regex, RegexBuilder};
 
 /// Names a connection of a client, for the life of this daemon.
@@ -99,17 +99,6 @@ pub enum Event {
     Tick,
     /// The system asks the daemon to end.
     Terminate,
-}
-
-impl Event {
-    /// Whether what it brings may be written a moment later, with what follows: the beginning of a stop, which its shim keeps.
-    pub(crate) fn can_wait(&self) -> bool {
-        let begins = |message: &FromShim| {
-            let FromShim::Life(LifeItem { event, end: None, .. }) = message else { return false };
-            matches!(event, LifeEvent::Stop { .. } | LifeEvent::Signalled { .. })
-        };
-        matches!(self, Self::ShimSaid { messages, .. } if messages.iter().all(begins))
-    }
 }
 
 #[derive(Debug)]

@@ -131,11 +131,9 @@ impl<W: World> Core<W> {
         let silence = params.silence_ms.filter(|_| !now.ended).map(|limit_ms| {
             let wrote = now.log.last_at_ms().ok().flatten();
             let wrote = wrote.or_else(|| self.tasks.get(id).and_then(|task| task.entry.started_ms()));
-            let quiet = self.now.wall_ms.saturating_sub(wrote.unwrap_or(self.now.wall_ms));
-            let quiet = u64::try_from(quiet).unwrap_or(0);
             Silence {
                 limit_ms,
-                since_ms: self.now.mono_ms.saturating_sub(quiet),
+                since_ms: self.now.mono_ms.saturating_sub(self.quiet_ms(wrote)),
                 bytes: now.bytes,
                 timer: None,
             }
@@ -234,33 +232,30 @@ impl<W: World> Core<W> {
     /// followed for a moment. Else it is looked at again then, or as soon as something follows, and not before the time is over.
     fn is_a_prompt(&mut self, wait: u64, line: &SearchLine) -> bool {
         let now_ms = self.now.mono_ms;
-        let quiet_ms = self.quiet_ms(wait);
+        let log = self.pending.get(&wait).and_then(|pending| self.log_of(pending.task()?).ok());
+        let quiet_ms = self.quiet_ms(log.and_then(|log| log.last_at_ms().ok().flatten()));
         let Some(matching) = self.matching(wait) else { return false };
-        let due_ms = match &matching.open {
-            Some((seen, due_ms)) if seen == line => *due_ms,
-            _ => now_ms + bounds::OPEN_LINE_MS.saturating_sub(quiet_ms),
-        };
-        matching.open = Some((line.clone(), due_ms));
-        let (more, due) = (matching.more, matching.due);
+        let known = matching.open.as_ref().filter(|(seen, _)| seen == line).map(|(_, due_ms)| *due_ms);
+        let due_ms = known.unwrap_or(now_ms + bounds::OPEN_LINE_MS.saturating_sub(quiet_ms));
         if now_ms >= due_ms {
             return true;
+        }
+        matching.open = Some((line.clone(), due_ms));
+        let (more, due) = (matching.more, matching.due);
+        if known.is_none() {
+            self.arm(due_ms - now_ms, Timer::Silence(wait));
         }
         if due {
             self.end_wait(wait, Met::Timeout, None);
         } else if more {
             self.look_for_match(wait);
-        } else {
-            self.arm(due_ms - now_ms, Timer::Silence(wait));
         }
         false
     }
 
-    /// For how long the task of a wait has written nothing.
-    fn quiet_ms(&self, wait: u64) -> u64 {
-        let task = self.pending.get(&wait).and_then(|pending| pending.task());
-        let log = task.and_then(|task| self.log_of(task).ok());
-        let wrote = log.and_then(|log| log.last_at_ms().ok().flatten());
-        let quiet = self.now.wall_ms.saturating_sub(wrote.unwrap_or(self.now.wall_ms));
+    /// For how long nothing has been written, if that was the last time.
+    fn quiet_ms(&self, wrote_ms: Option<i64>) -> u64 {
+        let quiet = self.now.wall_ms.saturating_sub(wrote_ms.unwrap_or(self.now.wall_ms));
         u64::try_from(quiet).unwrap_or(0)
     }
 
@@ -290,6 +285,10 @@ impl<W: World> Core<W> {
         let at_ms = silence.since_ms.saturating_add(silence.limit_ms);
         if at_ms <= now_ms {
             return self.end_wait(wait, Met::Silence, None);
+        }
+        // It may not have been its own timer that brought us here.
+        if let Some(earlier) = silence.timer.take() {
+            self.disarm(earlier);
         }
         let timer = self.arm(at_ms - now_ms, Timer::Silence(wait));
         if let Some(Pending { what: What::Wait { until: Some(until), .. }, .. }) = self.pending.get_mut(&wait)
