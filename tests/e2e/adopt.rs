@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use belay_client::{Client, Message, decode};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::{StatusResult, StopDaemonResult};
+use belay_protocol::event::EventKind;
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Status, StopVerdict, TaskInfo};
+use belay_protocol::task::{Outcome, Status, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, Running, Seen, World, look_at, wait_until};
 
 use crate::patient::Patient;
@@ -46,8 +47,9 @@ fn assert_told_once(world: &World, task: &TaskInfo, [before, after]: [Timestamp;
     let ended = task.ended_at.unwrap();
     assert!(before <= ended && ended <= after, "it ended at {ended}, not between {before} and {after}");
     assert_eq!(world.logs(&task.id), b"a\nb\n");
-    let ends =
-        |world: &World| world.events_of(&task.id).into_iter().filter(|kind| kind == "task.ended").count();
+    let ends = |world: &World| {
+        world.events_of(&task.id).into_iter().filter(|kind| *kind == EventKind::TaskEnded).count()
+    };
     assert_eq!(ends(world), 1);
     // And the daemon after that says the same, and nothing new.
     world.kill_daemon();
@@ -60,7 +62,7 @@ fn assert_told_once(world: &World, task: &TaskInfo, [before, after]: [Timestamp;
 fn a_task_that_exits_while_no_daemon_runs_has_its_code_and_its_time() {
     let (world, task, when) = end_without_daemon("exit 5", None);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.exit_code, outcome.signal), (Status::Failed, Some(5), None));
+    assert_eq!((task.status, outcome.exit_code(), outcome.signal()), (Status::Failed, Some(5), None));
     assert_told_once(&world, &task, when);
 }
 
@@ -69,8 +71,8 @@ fn a_task_that_exits_while_no_daemon_runs_has_its_code_and_its_time() {
 fn a_task_that_is_killed_while_no_daemon_runs_has_its_signal_and_its_time() {
     let (world, task, when) = end_without_daemon("ulimit -c 0; kill -SEGV $$", None);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.exit_code, outcome.signal), (Status::Failed, None, Some(11)));
-    assert_eq!(outcome.core_dumped, Some(false));
+    let segv = Outcome::Signaled { signal: 11, core_dumped: false, capture: None };
+    assert_eq!((task.status, outcome), (Status::Failed, &segv));
     assert_told_once(&world, &task, when);
 }
 
@@ -79,9 +81,9 @@ fn a_task_that_is_killed_while_no_daemon_runs_has_its_signal_and_its_time() {
 fn a_clock_that_runs_out_while_no_daemon_runs_is_told_as_such() {
     let (world, task, when) = end_without_daemon(&format!("sleep {FOREVER}"), Some(700));
     let outcome = task.outcome.as_ref().unwrap();
-    let clock = (task.status, outcome.clock, outcome.limit_ms);
-    assert_eq!(clock, (Status::TimedOut, Some(ClockName::Ttl), Some(700)));
-    assert_eq!(outcome.receipt.as_ref().unwrap().survivors, []);
+    let Outcome::TimedOut { clock, limit_ms, receipt, .. } = outcome else { panic!("{task:?}") };
+    assert_eq!((task.status, *clock, *limit_ms), (Status::TimedOut, ClockName::Ttl, 700));
+    assert_eq!(receipt.survivors, []);
     // Each moment is cut to a millisecond, and so is the clock.
     assert!(task.ended_at.unwrap().0 - task.started_at.unwrap().0 + 5 >= 700);
     assert_told_once(&world, &task, when);
@@ -102,7 +104,7 @@ fn twenty_commands_at_once_start_one_daemon() {
         assert_eq!(command.finish().ok().stdout, b"well\n");
     }
     assert_eq!(daemons(&world).len(), 1);
-    let starts = world.events().iter().filter(|event| event.kind == "daemon.started").count();
+    let starts = world.events().iter().filter(|event| event.event.kind() == EventKind::DaemonStarted).count();
     assert_eq!(starts, 1);
     assert_eq!(Patient::new(&world).tasks().len(), 20);
 }
@@ -182,7 +184,7 @@ fn a_hundred_running_tasks_are_adopted() {
         assert_eq!((adopted.status, adopted.pid), (Status::Running, task.pid));
         assert_eq!(look_at(task.pid.unwrap()).unwrap().cmdline, format!("sleep {FOREVER}"));
     }
-    let adopted = world.events().iter().filter(|event| event.kind == "task.adopted").count();
+    let adopted = world.events().iter().filter(|event| event.event.kind() == EventKind::TaskAdopted).count();
     assert_eq!(adopted, TASKS);
 
     let down = world.belay(["down", "--stop-tasks", "--json"]).ok().json::<StopDaemonResult>();

@@ -123,7 +123,7 @@ fn the_view_goes_on_when_the_daemon_dies() {
     assert_eq!(screen.matches("echo round").count(), 3, "typed once each: {screen}");
     tmux.line("exit 5");
     code(&tmux, 5);
-    assert_eq!(world.wait_ended(&id).outcome.unwrap().exit_code, Some(5));
+    assert_eq!(world.wait_ended(&id).outcome.unwrap().exit_code(), Some(5));
 }
 
 // proves T4, D7

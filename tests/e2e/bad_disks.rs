@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use belay_client::Client;
 use belay_protocol::daemon::{DoctorResult, Finding, StatusResult, Verdict};
+use belay_protocol::event::EventKind;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{Status, StopVerdict, TaskInfo};
 use belay_protocol::{ErrorKind, RpcError};
@@ -74,7 +75,7 @@ fn a_start_that_cannot_be_recorded_is_refused_and_what_runs_goes_on() {
     assert_eq!(world.daemon_pid(), daemon);
     wait_until("the end in the record", LONG, || {
         let events = world.events_of(&running.id);
-        let ends = events.iter().filter(|kind| *kind == "task.ended").count();
+        let ends = events.iter().filter(|kind| **kind == EventKind::TaskEnded).count();
         if ends == 1 { Ok(()) } else { Err(format!("{events:?}")) }
     });
     world.kill_daemon();
@@ -97,8 +98,8 @@ fn a_daemon_that_dies_with_a_full_disk_is_followed_by_one_that_knows() {
     std::fs::remove_file(world.home().join("filler")).unwrap();
     let after = world.wait_ended(&running.id);
     assert_eq!(after.status, Status::Cancelled);
-    assert_eq!(after.outcome.unwrap().receipt, stopped.receipt, "the same receipt, told again");
-    assert_eq!(world.events_of(&running.id).iter().filter(|kind| *kind == "task.ended").count(), 1);
+    assert_eq!(after.outcome.unwrap().receipt(), stopped.receipt.as_ref(), "the same receipt, told again");
+    assert_eq!(world.events_of(&running.id).iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 1);
 }
 
 /// A world with one task that ended and one that runs; its daemon has left, and the journal is damaged by `damage`.

@@ -2,8 +2,9 @@
 
 use belay_protocol::daemon::{DoctorResult, Enforcer};
 use belay_protocol::error::ErrorKind;
+use belay_protocol::event::{EventInfo, EventKind};
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{BudgetInfo, Budgets, StartParams, Status, TaskInfo};
+use belay_protocol::task::{BudgetInfo, Budgets, Outcome, OutcomeKind, StartParams, Status, TaskInfo};
 use belay_testkit::{LONG, World, carrying, wait_until};
 
 use crate::support::{FOREVER, builder, refused, world};
@@ -24,11 +25,10 @@ fn ended(world: &World, id: &str) -> TaskInfo {
 #[track_caller]
 fn assert_over(world: &World, task: &TaskInfo, name: &str, limit: u64) -> BudgetInfo {
     let outcome = task.outcome.as_ref().unwrap_or_else(|| panic!("it runs on: {task:?}"));
-    assert_eq!((task.status, outcome.kind.as_str()), (Status::Failed, "budget"), "{task:?}");
-    let budget = outcome.budget.clone().unwrap();
+    let Outcome::Budget { budget, receipt, .. } = outcome else { panic!("{task:?}") };
+    assert_eq!(task.status, Status::Failed, "{task:?}");
     assert_eq!((budget.name.as_str(), budget.limit), (name, limit));
     assert!(budget.used > limit, "{budget:?}");
-    let receipt = outcome.receipt.as_ref().unwrap();
     assert_eq!(
         (receipt.actor.as_str(), receipt.survivors.as_slice()),
         (format!("budget:{name}").as_str(), &[][..])
@@ -36,11 +36,12 @@ fn assert_over(world: &World, task: &TaskInfo, name: &str, limit: u64) -> Budget
     assert!(receipt.empty_at.is_some(), "{receipt:?}");
     assert_eq!(receipt.signals[0].signal, "SIGTERM", "{receipt:?}");
     assert_eq!(carrying(&format!("BELAY_TASK={}", task.id)), [], "somebody is left");
-    let events: Vec<serde_json::Value> = world.belay(["events", "--json"]).ok().json_lines();
-    let is_end =
-        |event: &&serde_json::Value| event["task"] == task.id.as_str() && event["type"] == "task.ended";
+    let events: Vec<EventInfo> = world.belay(["events", "--json"]).ok().json_lines();
+    let is_end = |info: &&EventInfo| {
+        info.event.task() == Some(task.id.as_str()) && info.event.kind() == EventKind::TaskEnded
+    };
     assert_eq!(events.iter().filter(is_end).count(), 1, "{events:?}");
-    budget
+    budget.clone()
 }
 
 fn all_three(world: &World) {
@@ -82,7 +83,10 @@ fn a_task_within_its_budgets_ends_as_it_ends() {
     let id = world.run_detached(budgets.iter().chain(&words));
     let task = ended(&world, &id);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((outcome.kind.as_str(), outcome.exit_code, &outcome.receipt), ("exited", Some(7), &None));
+    assert_eq!(
+        (outcome.kind(), outcome.exit_code(), &outcome.receipt()),
+        (OutcomeKind::Exited, Some(7), &None)
+    );
     let wanted = Budgets { output_bytes: Some(100), memory_bytes: Some(100_000_000), processes: Some(3) };
     assert_eq!((task.budgets, task.output.bytes), (wanted, 100));
     // The next task of the same shim has none of them.
@@ -107,10 +111,10 @@ fn more_output_than_allowed_is_too_much_also_from_one_that_ends_at_once() {
             world.belay(["run", "--json", "--max-output", "1000", "--", "head", "-c", "1001", "/dev/zero"]);
         let task: TaskInfo = said.json();
         let outcome = task.outcome.as_ref().unwrap();
-        assert_eq!((task.status, outcome.kind.as_str()), (Status::Failed, "budget"), "{said}");
-        let budget = BudgetInfo { name: "output".to_owned(), limit: 1_000, used: 1_001 };
-        assert_eq!(outcome.budget, Some(budget));
-        assert_eq!(said.code, Some(if outcome.signal.is_some() { 143 } else { 1 }));
+        let Outcome::Budget { budget, .. } = outcome else { panic!("{said}") };
+        let expected = BudgetInfo { name: "output".to_owned(), limit: 1_000, used: 1_001 };
+        assert_eq!((task.status, budget), (Status::Failed, &expected), "{said}");
+        assert_eq!(said.code, Some(if outcome.signal().is_some() { 143 } else { 1 }));
     }
 }
 
@@ -158,7 +162,7 @@ fn who_does_not_listen_is_killed() {
     let id = world.run_detached(["--max-output", "1K", "--grace", "150ms", "--", "sh", "-c", script]);
     let task = ended(&world, &id);
     assert_over(&world, &task, "output", 1_024);
-    let receipt = task.outcome.unwrap().receipt.unwrap();
+    let receipt = task.outcome.as_ref().and_then(Outcome::receipt).unwrap();
     let signals: Vec<&str> = receipt.signals.iter().map(|sent| sent.signal.as_str()).collect();
     assert_eq!(signals, ["SIGTERM", "SIGKILL"]);
 }
@@ -221,7 +225,9 @@ fn inspect_tells_the_budget_in_words() {
     let world = world();
     let id = world.run_detached(["--max-processes", "20", "--", "sh", "-c", FORKS, FOREVER]);
     let task = ended(&world, &id);
-    let used = task.outcome.unwrap().budget.unwrap().used;
+    let Some(Outcome::Budget { budget: BudgetInfo { used, .. }, .. }) = task.outcome else {
+        panic!("{task:?}")
+    };
     let text = String::from_utf8(world.belay(["inspect", &id]).ok().stdout).unwrap();
     let line =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).map(str::to_owned);
@@ -246,7 +252,7 @@ fn what_is_below_a_task_counts_with_it() {
     assert!(!below.is_empty());
     for child in below {
         let outcome = ended(&world, &child.id).outcome.unwrap();
-        let actor = outcome.actor.unwrap_or_default();
+        let actor = outcome.actor().unwrap_or_default();
         assert!(actor == "budget:processes" || actor.is_empty(), "{actor}");
         assert_eq!(carrying(&format!("BELAY_TASK={}", child.id)), []);
     }

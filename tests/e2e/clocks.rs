@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use belay_protocol::event::EventKind;
 use belay_protocol::life::{ClockName, StopLevel};
-use belay_protocol::task::{Status, StopParams, TaskInfo};
+use belay_protocol::task::{Outcome, OutcomeKind, Status, StopParams, TaskInfo};
 use belay_testkit::{LONG, World, freeze, look_at, wait_until};
 
 use crate::support::{FOREVER, builder, stop_of, world};
@@ -11,11 +12,11 @@ use crate::support::{FOREVER, builder, stop_of, world};
 #[track_caller]
 fn assert_timed_out(task: &TaskInfo, clock: ClockName, limit_ms: u64) {
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.kind.as_str()), (Status::TimedOut, "timed_out"), "{task:?}");
-    assert_eq!((outcome.clock, outcome.limit_ms), (Some(clock), Some(limit_ms)));
-    let receipt = outcome.receipt.as_ref().unwrap();
-    let name = serde_json::to_value(clock).unwrap();
-    assert_eq!(receipt.actor, format!("clock:{}", name.as_str().unwrap()));
+    let Outcome::TimedOut { clock: which, limit_ms: limit, receipt, .. } = outcome else {
+        panic!("{task:?}")
+    };
+    assert_eq!((task.status, *which, *limit), (Status::TimedOut, clock, limit_ms), "{task:?}");
+    assert_eq!(receipt.actor, format!("clock:{}", clock.name()));
     assert_eq!((receipt.level, receipt.survivors.as_slice()), (StopLevel::Terminate, &[][..]));
     assert_eq!(receipt.signals.iter().map(|sent| sent.signal.as_str()).collect::<Vec<_>>(), ["SIGTERM"]);
     let ran = task.ended_at.unwrap().0 - task.started_at.unwrap().0;
@@ -72,7 +73,8 @@ fn the_grace_of_a_task_is_its_own() {
     let id = world.run_detached(["--grace", "150ms", "--", "sh", "-c", script]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     world.belay(["stop", &id]).ok();
-    let receipt = world.get(&id).outcome.unwrap().receipt.unwrap();
+    let outcome = world.get(&id).outcome.unwrap();
+    let receipt = outcome.receipt().unwrap();
     let between = receipt.signals[1].at.0 - receipt.signals[0].at.0;
     assert!((145..2_000).contains(&between), "{receipt:?}");
 }
@@ -96,8 +98,11 @@ fn an_end_at_the_deadline_is_no_time_out() {
     drop(frozen);
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.kind.as_str(), outcome.exit_code), (Status::Failed, "exited", Some(3)));
-    assert_eq!((outcome.clock, outcome.receipt), (None, None));
+    assert_eq!(
+        (ended.status, outcome.kind(), outcome.exit_code()),
+        (Status::Failed, OutcomeKind::Exited, Some(3))
+    );
+    assert_eq!((outcome.clock(), outcome.receipt()), (None, None));
 }
 
 // proves R3
@@ -155,7 +160,7 @@ fn clocks_are_enforced_while_no_daemon_runs() {
     kill_and_wait_for_death(&world, &id);
     assert_timed_out(&world.wait_ended(&id), ClockName::Ttl, 700);
     let kinds = world.events_of(&id);
-    assert_eq!(kinds.iter().filter(|kind| *kind == "task.ended").count(), 1, "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 1, "{kinds:?}");
 
     let id = world.run_detached(["--silence", "700ms", "--", "sh", "-c", "echo once; sleep 1000"]);
     kill_and_wait_for_death(&world, &id);

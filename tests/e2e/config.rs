@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use belay_protocol::config::{ConfigItem, GetResult, SetParams};
+use belay_protocol::config::{ConfigItem, ConfigSource, GetResult, SetParams};
 use belay_protocol::error::ErrorKind;
 use belay_protocol::methods::{ConfigSet, TaskStart};
-use belay_protocol::task::{ClockInfo, StartParams, TaskInfo};
+use belay_protocol::task::{ClockInfo, DetachedBy, StartParams, TaskInfo};
 use belay_testkit::World;
 use serde_json::json;
 
@@ -48,7 +48,8 @@ fn a_start_gets_the_limits_that_it_does_not_name() {
     let id = world.run_detached(["sh", "-c", stubborn]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     world.belay(["stop", &id]).ok();
-    let receipt = world.get(&id).outcome.unwrap().receipt.unwrap();
+    let outcome = world.get(&id).outcome.unwrap();
+    let receipt = outcome.receipt().unwrap();
     let between = receipt.signals[1].at.0 - receipt.signals[0].at.0;
     assert!((145..2_000).contains(&between), "{receipt:?}");
 }
@@ -60,11 +61,7 @@ fn what_a_default_timeout_does_can_be_set_too() {
     write(&world, "[defaults]\ntimeout = \"200ms\"\non_timeout = \"detach\"\n");
     let said = world.belay(["run", "--json", "--", "sleep", FOREVER]);
     let task: TaskInfo = said.json();
-    assert_eq!(
-        (task.detached_by.as_deref(), task.status.is_ended()),
-        (Some("clock:timeout"), false),
-        "{said}"
-    );
+    assert_eq!((task.detached_by, task.status.is_ended()), (Some(DetachedBy::Timeout), false), "{said}");
     assert_eq!(world.belay(["run", "--on-timeout", "stop", "--", "sleep", FOREVER]).code, Some(124));
 }
 
@@ -116,9 +113,9 @@ fn a_setting_counts_at_once_and_the_file_keeps_its_comments() {
     assert_eq!((idle.value, idle.from_next_start), (json!("30m"), Some(json!("never"))));
     world.belay(["down"]).ok();
     let idle = item(&world, "daemon.idle_exit");
-    assert_eq!((idle.value, idle.source.as_str(), idle.from_next_start), (json!("never"), "file", None));
-    let place = format!("{}/config.toml:7", world.marker());
-    assert_eq!(idle.place, Some(place), "{}", text());
+    let source = ConfigSource::File { place: format!("{}/config.toml:7", world.marker()) };
+    let expected = (json!("never"), source, None);
+    assert_eq!((idle.value, idle.source, idle.from_next_start), expected, "{}", text());
 }
 
 // proves R8, D8
@@ -144,9 +141,11 @@ fn the_environment_counts_before_the_file() {
         let item = found.items.iter().find(|item| item.key == key).unwrap();
         (item.value.clone(), item.source.clone())
     };
-    assert_eq!(told("daemon.idle_exit"), (json!("17m"), "env BELAY_IDLE_EXIT".to_owned()));
-    assert_eq!(told("daemon.max_tasks"), (json!(12), "file".to_owned()));
-    assert_eq!(told("retention.age"), (json!("7d"), "default".to_owned()));
+    let variable = "BELAY_IDLE_EXIT".to_owned();
+    let place = format!("{}/config.toml:3", world.marker());
+    assert_eq!(told("daemon.idle_exit"), (json!("17m"), ConfigSource::Env { variable }));
+    assert_eq!(told("daemon.max_tasks"), (json!(12), ConfigSource::File { place }));
+    assert_eq!(told("retention.age"), (json!("7d"), ConfigSource::Default));
     assert_eq!(world.status().idle_exit_ms, Some(17 * 60_000));
     let said = world.belay(["config", "set", "daemon.idle_exit", "1h"]).ok();
     let line = "The file is changed, but daemon.idle_exit stays 17m: BELAY_IDLE_EXIT of the daemon counts before it.";

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use belay_os::process::signal_identity;
 use belay_os::signal::Signal;
-use belay_protocol::event::EventInfo;
+use belay_protocol::event::{Event, EventInfo, EventKind};
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::{OutputRead, TaskStart, TaskStop, TaskWait};
 use belay_protocol::output::{From, ReadParams, StreamName};
-use belay_protocol::task::{Met, StartParams, Status, StopVerdict, TaskInfo, WaitParams};
+use belay_protocol::task::{
+    Met, Outcome, OutcomeKind, StartParams, Status, StopVerdict, TaskInfo, WaitParams,
+};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::patient::{Dice, Patient, is_long};
@@ -186,22 +188,30 @@ fn kill_again_and_again(world: &World, times: u32, mut dice: Dice) {
 
 fn check_end(task: &TaskInfo, plan: &Plan) {
     let outcome = task.outcome.as_ref().unwrap();
-    let (status, kind) = (task.status, outcome.kind.as_str());
+    let (status, kind) = (task.status, outcome.kind());
     let shown = format!("{plan:?}\n{task:?}");
-    assert_eq!((outcome.capture.as_ref(), outcome.survivors.as_slice()), (None, &[][..]), "{shown}");
+    assert_eq!((outcome.capture(), outcome.survivors()), (None, &[][..]), "{shown}");
     match plan.fate {
         Fate::Code(code) => {
             let expected = if code == 0 { Status::Completed } else { Status::Failed };
-            assert_eq!((status, kind, outcome.exit_code), (expected, "exited", Some(code)), "{shown}");
-            assert_eq!((outcome.signal, outcome.receipt.as_ref()), (None, None), "{shown}");
+            assert_eq!(
+                (status, kind, outcome.exit_code()),
+                (expected, OutcomeKind::Exited, Some(code)),
+                "{shown}"
+            );
+            assert_eq!((outcome.signal(), outcome.receipt()), (None, None), "{shown}");
         }
         Fate::Signal(number) => {
-            assert_eq!((status, kind, outcome.signal), (Status::Failed, "exited", Some(number)), "{shown}");
-            assert_eq!((outcome.exit_code, outcome.receipt.as_ref()), (None, None), "{shown}");
+            assert_eq!(
+                (status, kind, outcome.signal()),
+                (Status::Failed, OutcomeKind::Signaled, Some(number)),
+                "{shown}"
+            );
+            assert_eq!((outcome.exit_code(), outcome.receipt()), (None, None), "{shown}");
         }
         Fate::Stopped => {
-            assert_eq!((status, kind), (Status::Cancelled, "cancelled"), "{shown}");
-            assert!(outcome.receipt.as_ref().is_some_and(|receipt| receipt.empty_at.is_some()), "{shown}");
+            assert_eq!((status, kind), (Status::Cancelled, OutcomeKind::Cancelled), "{shown}");
+            assert!(outcome.receipt().is_some_and(|receipt| receipt.empty_at.is_some()), "{shown}");
         }
         Fate::Ttl(ms) => check_clock(task, ClockName::Ttl, ms),
         Fate::Silence => check_clock(task, ClockName::Silence, SILENCE_MS),
@@ -211,9 +221,8 @@ fn check_end(task: &TaskInfo, plan: &Plan) {
 
 /// The clock ended it, not before its time, and not as late as one that begins anew with every daemon.
 fn check_clock(task: &TaskInfo, clock: ClockName, ms: u64) {
-    let outcome = task.outcome.as_ref().unwrap();
-    let told = (task.status, outcome.kind.as_str(), outcome.clock, outcome.limit_ms);
-    assert_eq!(told, (Status::TimedOut, "timed_out", Some(clock), Some(ms)), "{task:?}");
+    let Some(Outcome::TimedOut { clock: which, limit_ms, .. }) = &task.outcome else { panic!("{task:?}") };
+    assert_eq!((task.status, *which, *limit_ms), (Status::TimedOut, clock, ms), "{task:?}");
     let ran = u64::try_from(task.ended_at.unwrap().0 - task.started_at.unwrap().0).unwrap();
     // Each moment is cut to a millisecond, and so is the clock.
     assert!((ms - 5..ms + SLACK_MS).contains(&ran), "it ran for {ran} ms: {task:?}");
@@ -223,22 +232,28 @@ fn check_clock(task: &TaskInfo, clock: ClockName, ms: u64) {
 fn check_events(events: &[EventInfo], tasks: &BTreeMap<String, TaskInfo>, started: &BTreeSet<String>) {
     let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=events.len() as u64).collect::<Vec<_>>());
-    let of = |kind: &str| {
+    let of = |kind: EventKind| {
         let mut of: Vec<String> = events
             .iter()
-            .filter(|event| event.kind == kind)
-            .map(|event| event.task.clone().unwrap())
+            .filter(|event| event.event.kind() == kind)
+            .map(|event| event.event.task().unwrap().to_owned())
             .collect();
         of.sort_unstable();
         of
     };
     let all: Vec<String> = tasks.keys().cloned().collect();
-    assert_eq!(of("task.created"), all, "each task is created once");
-    assert_eq!(of("task.ended"), all, "each task ends once");
-    assert_eq!(of("task.started"), started.iter().cloned().collect::<Vec<_>>(), "each is started once");
-    for event in events.iter().filter(|event| event.kind == "task.ended") {
-        let task = &tasks[event.task.as_ref().unwrap()];
-        assert_eq!(event.more["status"], task.status.name());
+    assert_eq!(of(EventKind::TaskCreated), all, "each task is created once");
+    assert_eq!(of(EventKind::TaskEnded), all, "each task ends once");
+    assert_eq!(
+        of(EventKind::TaskStarted),
+        started.iter().cloned().collect::<Vec<_>>(),
+        "each is started once"
+    );
+    for info in events {
+        if let Event::TaskEnded { task, status, outcome, .. } = &info.event {
+            let task = &tasks[task];
+            assert_eq!((*status, outcome), (task.status, &task.outcome));
+        }
     }
 }
 
@@ -289,7 +304,7 @@ fn nothing_is_lost(world: &World, kills: u32) {
         } else {
             // The daemon died between the record and the start, and that is what is told.
             let outcome = task.outcome.as_ref().unwrap();
-            assert_eq!((task.status, outcome.kind.as_str()), (Status::Failed, "spawn"), "{task:?}");
+            assert_eq!((task.status, outcome.kind()), (Status::Failed, OutcomeKind::Spawn), "{task:?}");
         }
     }
     // What was not handed over goes on when it is said again with its token, and these clients do say it again.

@@ -5,9 +5,12 @@ use belay_client::{Client, ClientError};
 use belay_daemon::world::CrashPoint;
 use belay_os::process::Identity;
 use belay_protocol::ErrorKind;
+use belay_protocol::event::EventKind;
 use belay_protocol::methods::{Method, TaskGet, TaskRemove, TaskStart, TaskStop};
 use belay_protocol::output::StreamName;
-use belay_protocol::task::{GetParams, RemoveParams, StartParams, Status, StopVerdict, TaskInfo};
+use belay_protocol::task::{
+    GetParams, OutcomeKind, RemoveParams, StartParams, Status, StopVerdict, TaskInfo,
+};
 use belay_testkit::{LONG, World, is_alive, look_at, wait_until};
 
 use crate::patient::Patient;
@@ -60,8 +63,11 @@ fn only_task(world: &World) -> TaskInfo {
 #[track_caller]
 fn assert_one_life(world: &World, id: &str) {
     let mut events = world.events_of(id);
-    events.retain(|kind| kind != "task.adopted");
-    assert_eq!(events, ["task.created", "task.started", "task.leader_exited", "task.ended"]);
+    events.retain(|kind| *kind != EventKind::TaskAdopted);
+    assert_eq!(
+        events,
+        [EventKind::TaskCreated, EventKind::TaskStarted, EventKind::TaskLeaderExited, EventKind::TaskEnded]
+    );
     let numbers: Vec<u64> = world.events().iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
 }
@@ -74,8 +80,11 @@ fn a_short_task_ends_truly(point: &str) {
     let id = only_task(&world).id;
     let task = world.wait_ended(&id);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.kind.as_str(), outcome.exit_code), (Status::Failed, "exited", Some(7)));
-    assert_eq!((outcome.receipt.as_ref(), outcome.capture.as_ref()), (None, None));
+    assert_eq!(
+        (task.status, outcome.kind(), outcome.exit_code()),
+        (Status::Failed, OutcomeKind::Exited, Some(7))
+    );
+    assert_eq!((outcome.receipt(), outcome.capture()), (None, None));
     let mut patient = Patient::new(&world);
     assert_eq!(patient.output(&id, StreamName::Stdout), b"out\n");
     assert_eq!(patient.output(&id, StreamName::Stderr), b"err\n");
@@ -116,7 +125,10 @@ fn after_create() {
     assert_eq!(world.wait_ended(&id).status, Status::Completed);
     assert!(mark.exists());
     assert_one_life(&world, &id);
-    assert_eq!(world.events_of(&id), ["task.created", "task.started", "task.leader_exited", "task.ended"]);
+    assert_eq!(
+        world.events_of(&id),
+        [EventKind::TaskCreated, EventKind::TaskStarted, EventKind::TaskLeaderExited, EventKind::TaskEnded]
+    );
 }
 
 // proves D1, D2, S2
@@ -179,8 +191,8 @@ fn a_leader_that_left_is_known(point: &str) {
     let living: Vec<String> = task.processes.unwrap().into_iter().map(|process| process.command).collect();
     assert_eq!(living, [format!("sleep {FOREVER}")]);
     let events = world.events_of(&id);
-    let count = |kind: &str| events.iter().filter(|event| *event == kind).count();
-    assert_eq!((count("task.started"), count("task.leader_exited")), (1, 1), "{events:?}");
+    let count = |kind: EventKind| events.iter().filter(|event| **event == kind).count();
+    assert_eq!((count(EventKind::TaskStarted), count(EventKind::TaskLeaderExited)), (1, 1), "{events:?}");
     let stopped = world.stop(&stop_of(&id));
     assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
 }
@@ -207,15 +219,18 @@ fn after_stop_sent() {
     assert_eq!(last_call::<TaskStop>(&world, &order), None);
     let task = world.wait_ended(&id);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.reason.as_deref()), (Status::Cancelled, Some("enough")));
-    let receipt = outcome.receipt.as_ref().unwrap();
+    assert_eq!((task.status, outcome.reason()), (Status::Cancelled, Some("enough")));
+    let receipt = outcome.receipt().unwrap();
     assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
     assert_eq!(receipt.signals.iter().map(|sent| sent.processes).collect::<Vec<_>>(), [3]);
     let again = world.stop(&order);
     assert_eq!((again.result, again.receipt.as_ref()), (StopVerdict::AlreadyEnded, Some(receipt)));
     let mut events = world.events_of(&id);
-    events.retain(|kind| kind != "task.adopted" && kind != "task.leader_exited");
-    assert_eq!(events, ["task.created", "task.started", "task.stopping", "task.ended"]);
+    events.retain(|kind| *kind != EventKind::TaskAdopted && *kind != EventKind::TaskLeaderExited);
+    assert_eq!(
+        events,
+        [EventKind::TaskCreated, EventKind::TaskStarted, EventKind::TaskStopping, EventKind::TaskEnded]
+    );
 }
 
 fn ended_with_output(world: &World) -> String {
@@ -235,7 +250,7 @@ fn before_remove() {
     assert_eq!(world.client().call::<TaskRemove>(&RemoveParams { id: id.clone() }).unwrap().id, id);
     assert_eq!(Patient::new(&world).tasks().len(), 0);
     assert!(!dir.exists());
-    assert_eq!(world.events_of(&id).iter().filter(|kind| *kind == "task.removed").count(), 1);
+    assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskRemoved).count(), 1);
 }
 
 // proves D1, D8
@@ -251,7 +266,7 @@ fn after_remove() {
     wait_until("no directory of a task that is not there", LONG, || {
         if dir.exists() { Err(format!("{:?}", std::fs::read_dir(&dir))) } else { Ok(()) }
     });
-    assert_eq!(world.events_of(&id).iter().filter(|kind| *kind == "task.removed").count(), 1);
+    assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskRemoved).count(), 1);
 }
 
 // proves D1, F3

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use belay_client::{Client, Message, decode};
 use belay_protocol::event;
+use belay_protocol::event::EventKind;
 use belay_protocol::methods::{EventRead, TaskDetach, TaskStart, TaskStop};
 use belay_protocol::task::{
-    AnswerWhen, DetachParams, OnDisconnect, OnTimeout, StartParams, Status, StopParams, TaskInfo,
+    AnswerWhen, DetachParams, DetachedBy, OnDisconnect, OnTimeout, StartParams, Status, StopParams, TaskInfo,
 };
 use belay_testkit::{LONG, World, wait_until};
 
@@ -53,12 +54,12 @@ fn a_running_command_is_detached_by_anybody_and_loses_nothing() {
 
     std::fs::write(&go, "").unwrap();
     let ended = world.wait_ended(&id);
-    assert_eq!(ended.outcome.unwrap().exit_code, Some(7));
+    assert_eq!(ended.outcome.unwrap().exit_code(), Some(7));
     assert_eq!(world.logs(&id), b"before\nerr\nafter\n");
     assert_eq!(world.stdout_of(&id), b"before\nafter\n");
     assert_eq!(detach(&world, &id).status, Status::Failed, "an ended task is answered as it is");
     let events = world.events_of(&id);
-    assert_eq!(events.iter().filter(|kind| *kind == "task.detached").count(), 1, "{events:?}");
+    assert_eq!(events.iter().filter(|kind| **kind == EventKind::TaskDetached).count(), 1, "{events:?}");
 }
 
 // proves F8, O1
@@ -103,7 +104,7 @@ fn the_time_limit_detaches_if_it_shall_and_then_applies_no_more() {
     let released = world.belay(line.iter().copied().chain([script.as_str()]));
     assert_eq!(released.code, Some(0), "{released}");
     let task = running(&world);
-    assert_eq!((task.detached, task.detached_by.as_deref()), (true, Some("clock:timeout")));
+    assert_eq!((task.detached, task.detached_by), (true, Some(DetachedBy::Timeout)));
     assert_eq!(released.stdout, format!("working\n{}\n", task.id).into_bytes());
     let note = String::from_utf8(released.stderr).unwrap();
     assert!(note.contains("the time limit passed, and it was detached"), "{note}");
@@ -137,7 +138,7 @@ fn a_caller_that_dies_leaves_its_task_to_its_policy() {
         drop(client);
         wait_until("what the policy says", LONG, || {
             let task = world.get(&id);
-            let by = task.detached_by.as_deref() == Some("disconnect");
+            let by = task.detached_by == Some(DetachedBy::Disconnect);
             let right = task.status == status && (by || status == Status::Cancelled);
             if right { Ok(()) } else { Err(format!("{task:?}")) }
         });
@@ -173,7 +174,7 @@ fn whoever_waits_for_a_leader_that_left_others_behind_is_answered_with_its_code(
     let note = String::from_utf8(said.stderr).unwrap();
     assert!(note.contains("runs on: leader exited 5, 2 processes running"), "{note}");
     let task = running(&world);
-    assert_eq!((task.detached_by.as_deref(), task.leader.unwrap().exit_code), (Some("leader"), Some(5)));
+    assert_eq!((task.detached_by, task.leader.unwrap().exit_code), (Some(DetachedBy::Leader), Some(5)));
     let shown = world.belay(["ps"]).ok();
     assert!(
         String::from_utf8_lossy(&shown.stdout).contains("leader exited 5, 2 processes running"),
@@ -240,11 +241,14 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
         let page =
             client.call::<EventRead>(&event::ReadParams { after, ..event::ReadParams::default() }).unwrap();
         after = page.next;
-        let own = page.events.into_iter().filter(|event| event.task.as_deref() == Some(id.as_str()));
-        let events: Vec<String> = own.map(|event| event.kind).collect();
-        for kind in ["task.ended", "task.detached"] {
-            let count = events.iter().filter(|event| *event == kind).count();
-            assert!(count <= 1 && (kind == "task.detached" || count == 1), "round {round}: {events:?}");
+        let own = page.events.into_iter().filter(|event| event.event.task() == Some(id.as_str()));
+        let events: Vec<EventKind> = own.map(|event| event.event.kind()).collect();
+        for kind in [EventKind::TaskEnded, EventKind::TaskDetached] {
+            let count = events.iter().filter(|event| **event == kind).count();
+            assert!(
+                count <= 1 && (kind == EventKind::TaskDetached || count == 1),
+                "round {round}: {events:?}"
+            );
         }
     }
 }
@@ -306,7 +310,7 @@ fn what_ends_in_the_foreground_while_no_daemon_runs_is_on_disk_and_says_so() {
     world.wait_dead("a shim that has written everything down", shim);
     let ended = world.get(&id);
     assert_eq!(
-        (ended.outcome.unwrap().exit_code, ended.output.on_disk, ended.output.bytes),
+        (ended.outcome.unwrap().exit_code(), ended.output.on_disk, ended.output.bytes),
         (Some(6), true, 8)
     );
     assert_eq!(world.logs(&id), b"one\ntwo\n");

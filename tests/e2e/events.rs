@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
 use belay_os::signal::Signal;
-use belay_protocol::ErrorKind;
-use belay_protocol::event::{EventInfo, FollowParams, ReadParams};
+use belay_protocol::event::{EventGroup, EventInfo, EventKind, EventTypePattern, FollowParams, ReadParams};
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{
     DaemonGc, EventFollow, EventRead, SessionClose, SessionOpen, TaskStart, TaskStop, notify,
 };
 use belay_protocol::session::{CloseParams, OpenParams};
 use belay_protocol::task::{Status, StopParams};
+use belay_protocol::{ErrorKind, RpcError};
 use belay_testkit::{LONG, World, wait_until};
+use serde_json::json;
 
 use crate::patient::{Patient, connect};
+use crate::raw::Raw;
 use crate::support::{builder, refused, stop_of, world};
 
 /// Takes this long over every event. Goes on after its last one whenever the daemon dies.
@@ -128,9 +130,9 @@ fn three_readers_see_the_same_through_five_deaths() {
     assert_eq!(slow, all);
     assert_eq!(bites, all);
     assert_eq!(followed, all);
-    assert_eq!(all.iter().filter(|event| event.kind == "daemon.started").count(), 6);
-    assert_eq!(all.iter().filter(|event| event.kind == "task.ended").count(), 12);
-    assert_eq!(all.iter().filter(|event| event.kind == "session.ended").count(), 6);
+    assert_eq!(all.iter().filter(|event| event.event.kind() == EventKind::DaemonStarted).count(), 6);
+    assert_eq!(all.iter().filter(|event| event.event.kind() == EventKind::TaskEnded).count(), 12);
+    assert_eq!(all.iter().filter(|event| event.event.kind() == EventKind::SessionEnded).count(), 6);
     for after in [0, 1, count / 2, count - 1, count] {
         let place = usize::try_from(after).unwrap();
         assert_eq!(Patient::new(&world).events(after), all[place..], "from {after} on");
@@ -224,11 +226,20 @@ fn a_reader_can_ask_for_some_and_the_numbers_stay() {
         all.iter().filter(|event| wanted(event)).cloned().collect()
     };
     assert_eq!(read(&[]), all);
-    assert_eq!(read(&["--type", "task.ended"]), only(&|event| event.kind == "task.ended"));
+    assert_eq!(read(&["--type", "task.ended"]), only(&|event| event.event.kind() == EventKind::TaskEnded));
     let several = read(&["--type", "session.*", "--type", "task.created"]);
-    assert_eq!(several, only(&|event| event.kind.starts_with("session.") || event.kind == "task.created"));
-    assert_eq!(read(&["--task", &inside[..8]]), only(&|event| event.task.as_ref() == Some(&inside)));
-    assert_eq!(read(&["--session", &session]), only(&|event| event.session.as_ref() == Some(&session)));
+    assert_eq!(
+        several,
+        only(&|event| {
+            let kind = event.event.kind();
+            kind.group() == Some(EventGroup::Session) || kind == EventKind::TaskCreated
+        })
+    );
+    assert_eq!(read(&["--task", &inside[..8]]), only(&|event| event.event.task() == Some(inside.as_str())));
+    assert_eq!(
+        read(&["--session", &session]),
+        only(&|event| event.event.session() == Some(session.as_str()))
+    );
     // One that waits is not answered by what it does not want.
     let following = world.spawn(["events", "-f", "--json", "--type", "lane.*"]);
     let mut params = world.start_params(&["true"]);
@@ -241,17 +252,20 @@ fn a_reader_can_ask_for_some_and_the_numbers_stay() {
     world.wait_ended(&world.start(&params).id);
     let heard =
         following.wait_for_stdout("two events", |heard| heard.split(|byte| *byte == b'\n').count() == 3);
-    let kinds: Vec<String> = heard
+    let kinds: Vec<EventKind> = heard
         .split(|byte| *byte == b'\n')
         .filter_map(|line| serde_json::from_slice::<EventInfo>(line).ok())
-        .map(|event| event.kind)
+        .map(|event| event.event.kind())
         .collect();
-    assert_eq!(kinds, ["lane.granted", "lane.left"]);
+    assert_eq!(kinds, [EventKind::LaneGranted, EventKind::LaneLeft]);
     for odd in ["task ended", "task.endd", "tasks.*", "*"] {
-        let only = belay_protocol::event::Filter { types: vec![odd.to_owned()], ..Default::default() };
-        let odd = ReadParams { only, ..ReadParams::default() };
-        let error = refused(world.client().call::<EventRead>(&odd));
+        let answer = Raw::greeted(&world).call("event/read", &json!({ "only": { "types": [odd] } }));
+        let error: RpcError = serde_json::from_value(answer["error"].clone()).unwrap();
         assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("types")));
+        assert_eq!(error.message, format!("there is no type of event {odd:?}"));
+        assert_eq!(error.data.hint.as_deref(), Some(EventTypePattern::HINT));
+        let said = world.belay(["events", "--type", odd]);
+        assert_eq!(said.code, Some(2), "{said}");
     }
 }
 
@@ -272,7 +286,7 @@ fn a_stop_that_takes_long_is_told_when_it_begins() {
     client.call::<TaskStop>(&stop).unwrap();
     let line = follower.wait_for_stdout("the beginning of the stop", |said| said.ends_with(b"\n"));
     let told: EventInfo = serde_json::from_slice(&line).unwrap();
-    assert_eq!((told.kind.as_str(), told.task.as_ref()), ("task.stopping", Some(&id)));
+    assert_eq!((told.event.kind(), told.event.task()), (EventKind::TaskStopping, Some(id.as_str())));
     client.call::<TaskStop>(&StopParams { level: Some(StopLevel::Kill), ..stop_of(&id) }).unwrap();
     follower.signal(Signal::TERM);
     follower.finish();

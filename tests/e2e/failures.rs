@@ -2,8 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use belay_protocol::event::EventKind;
+use belay_protocol::life::StartStage;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{Outcome, OutcomeKind, SpawnError, Status, TaskInfo};
 use belay_testkit::World;
 
 use crate::support::{FOREVER, builder, stop_of, world};
@@ -15,13 +17,10 @@ const EACCES: i32 = 13;
 const ENOTDIR: i32 = 20;
 
 #[track_caller]
-fn assert_not_started(task: &TaskInfo, what: &str, errno: i32, message: &str) {
-    let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.kind.as_str()), (Status::Failed, "spawn"), "{task:?}");
-    let error = outcome.error.as_ref().unwrap();
-    assert_eq!((error.what.as_str(), error.errno), (what, Some(errno)), "{error:?}");
-    assert_eq!(error.message, message);
-    assert_eq!((outcome.exit_code, outcome.signal, task.pid), (None, None, None));
+fn assert_not_started(task: &TaskInfo, what: StartStage, errno: i32, message: &str) {
+    let error = SpawnError { what, errno: Some(errno), message: message.to_owned() };
+    assert_eq!(task.outcome, Some(Outcome::Spawn { error, capture: None }));
+    assert_eq!((task.status, task.pid), (Status::Failed, None), "{task:?}");
 }
 
 /// Runs something that cannot be started in the foreground.
@@ -42,21 +41,21 @@ fn what_is_missing_is_named() {
     std::fs::write(&file, "just text\n").unwrap();
     let file = file.to_str().unwrap();
     let task = cannot_start(&world, &["--", "/no/such/program", "x"], 127);
-    assert_not_started(&task, "program", ENOENT, "the program \"/no/such/program\" does not exist");
+    assert_not_started(&task, StartStage::Program, ENOENT, "the program \"/no/such/program\" does not exist");
     let task = cannot_start(&world, &["--", "no-such-program-at-all"], 127);
     assert_not_started(
         &task,
-        "program",
+        StartStage::Program,
         ENOENT,
         "the program \"no-such-program-at-all\" was not found in PATH",
     );
     let task = cannot_start(&world, &["-c", "true", "--shell", "/no/such/shell"], 127);
-    assert_not_started(&task, "shell", ENOENT, "the shell \"/no/such/shell\" does not exist");
+    assert_not_started(&task, StartStage::Shell, ENOENT, "the shell \"/no/such/shell\" does not exist");
     let task = cannot_start(&world, &["--cwd", "/no/such/dir", "--", "true"], 126);
     let system = "No such file or directory (os error 2)";
     assert_not_started(
         &task,
-        "cwd",
+        StartStage::Cwd,
         ENOENT,
         &format!("the working directory \"/no/such/dir\" cannot be entered: {system}"),
     );
@@ -64,7 +63,7 @@ fn what_is_missing_is_named() {
     let system = "Not a directory (os error 20)";
     assert_not_started(
         &task,
-        "cwd",
+        StartStage::Cwd,
         ENOTDIR,
         &format!("the working directory {file:?} cannot be entered: {system}"),
     );
@@ -72,7 +71,7 @@ fn what_is_missing_is_named() {
     let system = "Permission denied (os error 13)";
     assert_not_started(
         &task,
-        "program",
+        StartStage::Program,
         EACCES,
         &format!("the program {file:?} cannot be executed: {system}"),
     );
@@ -96,9 +95,14 @@ fn what_an_ordinary_user_may_not_use_is_named() {
     let system = "Permission denied (os error 13)";
     let task = cannot_start(&world, &["--cwd", closed.to_str().unwrap(), "--", "true"], 126);
     let message = format!("the working directory {closed:?} cannot be entered: {system}");
-    assert_not_started(&task, "cwd", EACCES, &message);
+    assert_not_started(&task, StartStage::Cwd, EACCES, &message);
     let task = cannot_start(&world, &["-c", "true", "--shell", shell.to_str().unwrap()], 126);
-    assert_not_started(&task, "shell", EACCES, &format!("the shell {shell:?} cannot be executed: {system}"));
+    assert_not_started(
+        &task,
+        StartStage::Shell,
+        EACCES,
+        &format!("the shell {shell:?} cannot be executed: {system}"),
+    );
     // One that cannot be read can be entered all the same.
     let said = world.belay(["run", "--cwd", enter_only.to_str().unwrap(), "--", "pwd"]).ok();
     assert_eq!(said.line(), enter_only.to_str().unwrap());
@@ -114,7 +118,7 @@ fn a_detached_start_that_fails_says_so_and_gives_the_id() {
     let text = "could not be started: program: the program \"/no/such/program\" does not exist";
     assert_eq!(String::from_utf8_lossy(&said.stderr), format!("error: {id} {text}\n"));
     assert_eq!(world.belay(["wait", &id]).code, Some(127));
-    assert_eq!(world.events_of(&id), ["task.created", "task.ended"]);
+    assert_eq!(world.events_of(&id), [EventKind::TaskCreated, EventKind::TaskEnded]);
 }
 
 // proves S3
@@ -124,7 +128,7 @@ fn an_argument_list_that_is_too_long_is_named() {
     let long = "x".repeat(300_000);
     let task = world.client().call::<TaskStart>(&world.start_params(&["true", &long])).unwrap();
     let message = "arguments and environment are too long for the system: argument list too long";
-    assert_not_started(&task, "arguments", E2BIG, message);
+    assert_not_started(&task, StartStage::Arguments, E2BIG, message);
     assert_eq!(world.belay(["wait", &task.id]).code, Some(126));
     assert_eq!(world.belay(["run", "--", "echo", "well"]).ok().stdout, b"well\n");
 }
@@ -140,8 +144,8 @@ fn a_command_without_descriptors_fails_by_itself_and_truthfully() {
     let id = world.start(&params).id;
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.kind.as_str(), outcome.error), (Status::Failed, "exited", None));
-    assert!(outcome.exit_code.is_some_and(|code| code != 0), "{:?}", outcome.exit_code);
+    assert_eq!((ended.status, outcome.kind()), (Status::Failed, OutcomeKind::Exited));
+    assert!(outcome.exit_code().is_some_and(|code| code != 0), "{:?}", outcome.exit_code());
     assert_ne!(world.logs(&id), b"", "the command says itself what it lacked");
 }
 
@@ -164,9 +168,8 @@ fn a_daemon_that_has_no_descriptors_left_refuses_and_recovers() {
         Some(task)
     });
     let failed = failed.expect("sixty tasks do not fit into 48 descriptors");
-    let outcome = failed.outcome.unwrap();
-    assert_eq!((failed.status, outcome.kind.as_str()), (Status::Failed, "spawn"));
-    assert_eq!(outcome.error.unwrap().what, "resources");
+    let Some(Outcome::Spawn { error, .. }) = failed.outcome else { panic!("{failed:?}") };
+    assert_eq!((failed.status, error.what), (Status::Failed, StartStage::Resources));
     assert!(running.len() > 5, "only {} tasks fitted", running.len());
 
     for id in running {
@@ -191,7 +194,12 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     }
     let task = cannot_start(&world, &["--", "true"], 126);
     let system = "Resource temporarily unavailable (os error 11)";
-    assert_not_started(&task, "resources", EAGAIN, &format!("no new process could be made: {system}"));
+    assert_not_started(
+        &task,
+        StartStage::Resources,
+        EAGAIN,
+        &format!("no new process could be made: {system}"),
+    );
     world.belay(["down"]).ok();
 
     // A daemon that may not start another shim: the ready ones still serve.
@@ -202,9 +210,8 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     let tasks: Vec<TaskInfo> = ran.iter().map(belay_testkit::Output::json).collect();
     let failed =
         tasks.iter().find(|task| task.status != Status::Running).expect("twelve tasks without a fork");
-    let outcome = failed.outcome.as_ref().unwrap();
-    assert_eq!((failed.status, outcome.kind.as_str()), (Status::Failed, "spawn"));
-    assert_eq!(outcome.error.as_ref().unwrap().what, "resources");
+    let Some(Outcome::Spawn { error, .. }) = &failed.outcome else { panic!("{failed:?}") };
+    assert_eq!((failed.status, error.what), (Status::Failed, StartStage::Resources));
     assert_eq!(tasks[0].status, Status::Running);
     assert_eq!(world.daemon_pid(), daemon);
 }

@@ -3,7 +3,7 @@
 use belay_os::signal::Signal;
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskWrite;
-use belay_protocol::task::{Status, TaskInfo, WriteParams};
+use belay_protocol::task::{OutcomeKind, Status, TaskInfo, WriteParams};
 use belay_testkit::World;
 
 use crate::support::{FOREVER, world};
@@ -74,8 +74,8 @@ fn ctrl_c_is_passed_on() {
     let said = running.finish();
     assert_eq!((said.code, said.stdout.as_slice()), (Some(9), &b"ready\ngot\n"[..]), "{said}");
     let outcome = only_task(&world).outcome.unwrap();
-    assert_eq!((outcome.kind.as_str(), outcome.exit_code), ("cancelled", Some(9)));
-    assert_eq!(outcome.reason.as_deref(), Some("interrupted at the terminal"));
+    assert_eq!((outcome.kind(), outcome.exit_code()), (OutcomeKind::Cancelled, Some(9)));
+    assert_eq!(outcome.reason(), Some("interrupted at the terminal"));
 }
 
 // proves K1
@@ -165,7 +165,7 @@ fn a_daemon_that_dies_in_the_middle_costs_no_byte() {
     assert!(said.stdout == expected(60_000), "{} bytes", said.stdout.len());
     assert_eq!(said.stderr, expected(9));
     let task = only_task(&world);
-    assert_eq!((task.status, task.outcome.unwrap().exit_code), (Status::Failed, Some(3)));
+    assert_eq!((task.status, task.outcome.unwrap().exit_code()), (Status::Failed, Some(3)));
 }
 
 // proves D7, W2
@@ -196,10 +196,7 @@ fn who_is_left_alone_by_its_terminal_is_told_as_its_policy_has_it() {
     let (id, told) = left("stop");
     assert_eq!(told, format!("belay: the terminal is gone; {id} is being stopped\n"));
     let ended = world.wait_ended(&id);
-    assert_eq!(
-        (ended.status, ended.outcome.unwrap().actor.as_deref()),
-        (Status::Cancelled, Some("disconnect"))
-    );
+    assert_eq!((ended.status, ended.outcome.unwrap().actor()), (Status::Cancelled, Some("disconnect")));
     let (id, told) = left("detach");
     assert_eq!(told, format!("belay: the terminal is gone; {id} runs on\n"));
     assert_eq!(world.get(&id).status, Status::Running);

@@ -78,8 +78,5 @@ fn whoever_has_said_all_and_then_leaves_is_noticed() {
     assert!(!task.detached, "somebody waits for it");
     drop(raw);
     let ended = world.wait_ended(&task.id);
-    assert_eq!(
-        (ended.status, ended.outcome.unwrap().actor.as_deref()),
-        (Status::Cancelled, Some("disconnect"))
-    );
+    assert_eq!((ended.status, ended.outcome.unwrap().actor()), (Status::Cancelled, Some("disconnect")));
 }

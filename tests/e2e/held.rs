@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
+use belay_protocol::event::EventKind;
 use belay_protocol::shim::{Clocks, FromShim, Hello, LifeEvent, LifeItem, SHIM_PROTOCOL, Start, ToShim};
 use belay_protocol::task::Status;
 use belay_testkit::{LONG, World, wait_until};
@@ -138,7 +139,13 @@ fn a_held_start_outlives_its_daemon_and_begins_with_its_environment() {
     let ended = held.world.wait_ended(TASK);
     assert_eq!(ended.status, Status::Completed);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "of the caller\n");
-    let told = ["task.created", "task.adopted", "task.started", "task.leader_exited", "task.ended"];
+    let told = [
+        EventKind::TaskCreated,
+        EventKind::TaskAdopted,
+        EventKind::TaskStarted,
+        EventKind::TaskLeaderExited,
+        EventKind::TaskEnded,
+    ];
     assert_eq!(held.world.events_of(TASK), told);
     held.wait();
 }

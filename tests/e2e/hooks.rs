@@ -87,7 +87,8 @@ fn a_hook_is_told_how_the_task_ended() {
     );
     let id = world.run_detached(["--notify", &line, "--", "sleep", FOREVER]);
     world.belay(["stop", &id, "--reason", "too slow"]).ok();
-    let actor = world.get(&id).outcome.unwrap().actor.unwrap();
+    let outcome = world.get(&id).outcome.unwrap();
+    let actor = outcome.actor().unwrap();
     assert_eq!(wait_for_text(&path), format!("cancelled 15 too slow {actor}\n"));
 }
 
@@ -139,7 +140,7 @@ fn a_hook_that_fails_or_hangs_is_seen_and_hurts_nobody() {
     assert_eq!(world.wait_ended(&id).status, Status::Completed);
     let hook = wait_for_ends(&world, 2).into_iter().find(|task| task.id != id).unwrap();
     let outcome = hook.outcome.unwrap();
-    assert_eq!((hook.status, outcome.exit_code), (Status::Failed, Some(9)));
+    assert_eq!((hook.status, outcome.exit_code()), (Status::Failed, Some(9)));
     assert_eq!(world.stdout_of(&hook.id), b"/\n", "its directory is gone");
 
     let id = world.run_detached(["--notify", &format!("sleep {FOREVER}"), "--", "true"]);

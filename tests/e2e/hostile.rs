@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use belay_protocol::ErrorKind;
+use belay_protocol::event::EventKind;
 use belay_protocol::methods::{TaskGet, TaskStart};
 use belay_protocol::task::{GetParams, Status};
 use belay_testkit::{LONG, NOBODY, World};
@@ -261,7 +262,7 @@ fn starts_that_cannot_be_meant() {
         assert_start_refused(&world, &change, field);
     }
     assert_eq!(Patient::new(&world).tasks().len(), 0, "none of them left a trace");
-    assert_eq!(world.events().iter().filter(|event| event.kind == "task.created").count(), 0);
+    assert_eq!(world.events().iter().filter(|event| event.event.kind() == EventKind::TaskCreated).count(), 0);
     let fine = world.run_detached(["sleep", FOREVER]);
     assert_eq!(world.belay(["stop", &fine]).code, Some(0));
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use belay_client::ClientError;
 use belay_os::signal::Signal;
+use belay_protocol::event::EventKind;
 use belay_protocol::lane::{LaneInfo, LaneMode, LaneParams, ListParams, ReleaseParams};
 use belay_protocol::methods::{LaneList, LaneRelease, TaskStart, TaskStop, TaskWrite};
 use belay_protocol::session::OpenParams;
@@ -59,7 +60,7 @@ fn a_lane_rejects_queues_and_lets_go_in_order() {
     world.stop(&stop_of(&queue[1].id));
     let gone = world.wait_ended(&queue[1].id);
     assert_eq!((gone.status, gone.pid), (Status::Cancelled, None));
-    assert!(gone.outcome.unwrap().receipt.unwrap().signals.is_empty());
+    assert!(gone.outcome.unwrap().receipt().unwrap().signals.is_empty());
     let [seat] = lanes(&world).try_into().unwrap();
     assert_eq!(seat.holder.unwrap().task, first.id);
     assert_eq!(
@@ -132,7 +133,8 @@ fn replacing_stops_the_holder_first_and_begins_when_its_tree_is_empty() {
     // One that waited to replace the holder gives way to the next that does.
     let gone = world.wait_ended(&too_slow.id);
     assert_eq!((gone.status, gone.pid), (Status::Cancelled, None));
-    let reason = world.wait_ended(&first.id).outcome.unwrap().reason.unwrap();
+    let outcome = world.wait_ended(&first.id).outcome.unwrap();
+    let reason = outcome.reason().unwrap();
     assert_eq!(reason, format!("replaced in lane seat by {}", too_slow.id));
     wait_status(&world, &second.id, Status::Running);
     let said = world
@@ -182,7 +184,8 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
         String::from_utf8_lossy(said).matches("code 1").count() >= 3
     });
     let said = String::from_utf8(said).unwrap();
-    let who = world.get(&running.task).outcome.unwrap().actor.unwrap();
+    let outcome = world.get(&running.task).outcome.unwrap();
+    let who = outcome.actor().unwrap();
     let refusal = format!(
         "{} may not have lane member-1 any more: {who} stopped {} at ",
         lead.session.id, running.task
@@ -225,10 +228,9 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
         if prompts() == 2 { Ok(()) } else { Err(format!("{}", prompts())) }
     });
     world.stop(&stop_of(&dispatcher.id));
-    let kinds: Vec<String> =
-        world.events().into_iter().map(|event| event.kind).filter(|kind| kind.starts_with("lane.")).collect();
-    assert_eq!(kinds.iter().filter(|kind| *kind == "lane.fenced").count(), 1);
-    assert_eq!(kinds.iter().filter(|kind| *kind == "lane.released").count(), 1);
+    let kinds: Vec<EventKind> = world.events().into_iter().map(|event| event.event.kind()).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::LaneFenced).count(), 1);
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::LaneReleased).count(), 1);
 }
 
 #[track_caller]
@@ -363,8 +365,8 @@ fn fifty_clients_race_for_one_lane_and_the_daemon_dies_in_between() {
     let came: Vec<String> = world
         .events()
         .into_iter()
-        .filter(|event| event.kind == "task.created")
-        .filter_map(|event| event.task)
+        .filter(|event| event.event.kind() == EventKind::TaskCreated)
+        .filter_map(|event| event.event.task().map(str::to_owned))
         .collect();
     let begun: Vec<String> = lines
         .iter()

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use belay_protocol::Bytes;
 use belay_protocol::methods::{ShellRead, TaskStart};
 use belay_protocol::shell::{LineVerdict, ReadParams};
-use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskInfo};
+use belay_protocol::task::{AnswerWhen, Command, DetachedBy, Outcome, StartParams, Status, TaskInfo};
 use belay_testkit::{Output, World, finish};
 
 use crate::support::{FOREVER, refused, world};
@@ -170,9 +170,11 @@ fn bare(world: &World, line: &[u8], shell: &str, dir: &std::path::Path) -> Outpu
 }
 
 fn end_of(task: &TaskInfo) -> Option<i32> {
-    let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!(outcome.kind, "exited", "{task:?}");
-    outcome.exit_code
+    match task.outcome.as_ref().unwrap() {
+        Outcome::Exited { exit_code, .. } => Some(*exit_code),
+        Outcome::Signaled { .. } => None,
+        other => panic!("it did not end by itself: {other:?}"),
+    }
 }
 
 /// What is wrong with what became of a line.
@@ -216,8 +218,8 @@ fn faults(world: &World, line: &[u8], shell: &str, told: Told) -> Vec<String> {
     match told {
         Left | PlainLeft => {
             expect("left behind", left && answer.status == Status::Running, format!("{answer:?}"));
-            let by = answer.detached_by.as_deref();
-            expect("detached by", by == Some("leader"), format!("{by:?}"));
+            let by = &answer.detached_by;
+            expect("detached by", *by == Some(DetachedBy::Leader), format!("{by:?}"));
         }
         Plain | Syntax => expect("ended", answer.status.is_ended(), format!("{answer:?}")),
         Detach(_) => expect("detached", answer.detached, format!("{answer:?}")),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use belay_os::signal::Signal;
 use belay_protocol::daemon::DoctorResult;
-use belay_protocol::task::{Status, StopResult, StopVerdict, TaskInfo};
+use belay_protocol::task::{Outcome, OutcomeKind, Status, StopResult, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, Seen, World, end, example, freeze, is_alive, look_at, send_signal, wait_until};
 
 use rustix::process::{Pid, WaitOptions};
@@ -44,10 +44,10 @@ fn assert_lost(world: &World, tree: &TaskInfo, living: &[Seen], sibling: &TaskIn
         assert!(!is_alive(seen.identity), "{seen:?} lives");
     }
     let outcome = lost.outcome.as_ref().unwrap();
-    assert_eq!((outcome.kind.as_str(), outcome.exit_code, outcome.signal), ("lost", None, None));
-    assert_eq!(outcome.survivors, []);
-    let known = &outcome.error.as_ref().unwrap().message;
-    assert_eq!(*known, format!("its shim was killed; 5 processes of its tree were found and killed{more}"));
+    assert_eq!((outcome.kind(), outcome.exit_code(), outcome.signal()), (OutcomeKind::Lost, None, None));
+    assert_eq!(outcome.survivors(), []);
+    let known = outcome.reason().unwrap();
+    assert_eq!(known, format!("its shim was killed; 5 processes of its tree were found and killed{more}"));
     assert_eq!(world.logs(&tree.id), b"before\n", "what it had written is there");
     let after = world.inspect(&sibling.id);
     assert_eq!((after.status, after.pid), (Status::Running, sibling.pid), "the sibling is untouched");
@@ -216,8 +216,8 @@ fn wait_lost(world: &World, id: &str) -> TaskInfo {
 fn assert_stranger_found(world: &World, task: &TaskInfo, stranger: &Seen) {
     let lost = wait_lost(world, &task.id);
     assert!(!is_alive(stranger.identity), "{stranger:?} lives");
-    let known = lost.outcome.unwrap().error.unwrap().message;
-    assert_eq!(known, "its shim was killed; 2 processes of its tree were found and killed");
+    let known = lost.outcome.as_ref().and_then(Outcome::reason);
+    assert_eq!(known.unwrap(), "its shim was killed; 2 processes of its tree were found and killed");
 }
 
 // proves D3
@@ -251,10 +251,10 @@ fn one_that_left_no_trace_is_not_claimed_to_be_dead(world: &World) {
         end(stranger.identity);
     }
     let outcome = lost.outcome.unwrap();
-    let known = outcome.error.unwrap().message;
+    let known = outcome.reason().unwrap();
     assert!(lives, "it was found after all: then say so ({known})");
     let said = format!("its shim was killed; 1 process of its tree was found and killed{MAYBE_OTHERS}");
-    assert_eq!((known, outcome.survivors.as_slice()), (said, &[][..]));
+    assert_eq!((known, outcome.survivors()), (said.as_str(), &[][..]));
     // Whoever asks beforehand is told as well. (Its code says that a task was lost.)
     let doctor: DoctorResult = world.belay(["doctor", "--json"]).json();
     let containment = doctor.findings.into_iter().find(|finding| finding.topic == "containment").unwrap();
@@ -289,12 +289,12 @@ fn whoever_is_found_of_a_lost_tree_and_may_not_be_killed_is_named() {
     let outcome = wait_lost(&world, &id).outcome.unwrap();
     let alive: Vec<&Seen> = found.iter().filter(|seen| is_alive(seen.identity)).collect();
     let [seen] = alive.as_slice() else { panic!("one of {found:?} lives: {alive:?}") };
-    let [survivor] = outcome.survivors.as_slice() else { panic!("one survivor: {outcome:?}") };
+    let [survivor] = outcome.survivors() else { panic!("one survivor: {outcome:?}") };
     let expected = (seen.identity.pid, seen.identity.start_ticks, 0, seen.cmdline.as_str());
     let named = (survivor.pid, survivor.start_ticks, survivor.uid, survivor.command.as_str());
     assert_eq!(named, expected);
     let known = "its shim was killed; 2 processes of its tree were found, of whom 1 could not be killed";
-    assert_eq!((outcome.kind.as_str(), outcome.error.unwrap().message.as_str()), ("lost", known));
+    assert_eq!((outcome.kind(), outcome.reason()), (OutcomeKind::Lost, Some(known)));
     end(seen.identity);
 }
 
@@ -328,8 +328,8 @@ fn each_counts_its_own(world: &World) {
         shims.for_each(|shim| send_signal(shim.identity, Signal::KILL));
         let told = tasks.iter().map(|task| {
             let outcome = wait_lost(world, &task.id).outcome.unwrap();
-            assert_eq!(outcome.survivors, []);
-            outcome.error.unwrap().message
+            assert_eq!(outcome.survivors(), []);
+            outcome.reason().unwrap().to_owned()
         });
         let expected = [
             "its shim was killed; 2 processes of its tree were found and killed",

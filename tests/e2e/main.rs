@@ -21,6 +21,7 @@ mod config;
 mod crash;
 mod crash_points;
 mod detach;
+mod event_types;
 mod events;
 mod failures;
 mod flood;

@@ -2,7 +2,7 @@
 //! sees is looked at; nothing is hoped for.
 
 use belay_os::signal::Signal;
-use belay_protocol::task::Status;
+use belay_protocol::task::{DetachedBy, Status};
 use belay_testkit::{LONG, Modes, PROMPT, Seen, Tmux, World, send_signal, wait_until};
 
 use crate::support::{FOREVER, running, world};
@@ -276,7 +276,7 @@ fn a_terminal_that_goes_away_detaches_the_task() {
     drop(tmux);
     wait_until("a task that nobody waits for", LONG, || {
         let task = world.get(&id);
-        if task.detached_by.as_deref() == Some("disconnect") { Ok(()) } else { Err(format!("{task:?}")) }
+        if task.detached_by == Some(DetachedBy::Disconnect) { Ok(()) } else { Err(format!("{task:?}")) }
     });
     world.belay(["send", &id, "--eof"]).ok();
     assert_eq!(world.wait_ended(&id).status, Status::Completed);

@@ -3,7 +3,7 @@
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{OutputRead, TaskStart};
 use belay_protocol::output::{From as Begin, ReadParams};
-use belay_protocol::task::Status;
+use belay_protocol::task::{OutcomeKind, Status};
 use belay_testkit::{LONG, World, look_at, wait_until};
 
 use crate::support::{builder, refused, world};
@@ -71,7 +71,7 @@ fn a_quota_keeps_head_and_tail_and_marks_the_exact_gap() {
     std::fs::write(&gate, "go\n").unwrap();
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.exit_code, outcome.capture), (Status::Failed, Some(6), None));
+    assert_eq!((ended.status, outcome.exit_code(), outcome.capture()), (Status::Failed, Some(6), None));
 
     let (kept, gaps) = check_all(&world, &id);
     assert_eq!(gaps, ended.output.gaps);
@@ -102,8 +102,11 @@ fn a_full_disk_costs_output_and_nothing_else() {
     let id = world.run_detached(["sh", "-c", &script]);
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.kind.as_str(), outcome.exit_code), (Status::Failed, "exited", Some(5)));
-    let fault = outcome.capture.expect("what could not be captured is told");
+    assert_eq!(
+        (ended.status, outcome.kind(), outcome.exit_code()),
+        (Status::Failed, OutcomeKind::Exited, Some(5))
+    );
+    let fault = outcome.capture().expect("what could not be captured is told");
     assert_eq!(fault.message, "No space left on device (os error 28)");
     assert_eq!(ended.output.bytes, LINES * LINE_BYTES, "every byte is counted");
     let (kept, gaps) = check_all(&world, &id);

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use belay_protocol::event::{Event, EventInfo};
 use belay_protocol::lane::LaneInfo;
 use belay_testkit::{World, end, example, look_at};
 
@@ -35,7 +36,7 @@ fn a_lane_that_was_blocked_by_survivors_is_free_after_a_restart_of_the_machine()
     let id = world.run_detached(words);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     assert_eq!(world.belay(["stop", "--kill", &id]).code, Some(3));
-    let survivor = world.inspect(&id).outcome.unwrap().survivors.remove(0);
+    let survivor = world.inspect(&id).outcome.unwrap().survivors()[0].clone();
     let blocked = |world: &World| lanes(world).remove(0).holder.unwrap().blocked;
     assert_eq!(blocked(&world).as_deref(), Some("1 of its processes could not be stopped"));
     world.kill_daemon();
@@ -44,11 +45,16 @@ fn a_lane_that_was_blocked_by_survivors_is_free_after_a_restart_of_the_machine()
     world.kill_daemon();
     up_after_reboot(&world);
     assert_eq!(lanes(&world), [], "nobody survives that");
-    let told =
-        world.belay(["events", "--json", "--type", "lane.released"]).ok().json_lines::<serde_json::Value>();
+    let told = world.belay(["events", "--json", "--type", "lane.released"]).ok().json_lines::<EventInfo>();
     let [told] = told.try_into().unwrap();
-    let said = [&told["lane"], &told["unblocked"], &told["by"], &told["reason"]];
-    assert_eq!(said.map(|word| word.as_str().unwrap()), ["seat", &id, "daemon", "the machine was restarted"]);
+    let released = Event::LaneReleased {
+        lane: "seat".to_owned(),
+        owners: Vec::new(),
+        unblocked: Some(id),
+        by: "daemon".to_owned(),
+        reason: Some("the machine was restarted".to_owned()),
+    };
+    assert_eq!(told.event, released);
     world.belay(["run", "--lane", "seat", "--", "true"]).ok();
     end(look_at(survivor.pid).unwrap().identity);
 }

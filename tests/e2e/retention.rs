@@ -7,6 +7,7 @@ use belay_client::{Client, Message, decode};
 use belay_os::signal::Signal;
 use belay_protocol::config::SetParams;
 use belay_protocol::daemon::{GcParams, GcResult, StatusParams};
+use belay_protocol::event::EventKind;
 use belay_protocol::methods::{ConfigSet, DaemonGc, DaemonStatus, Method, TaskStart};
 use belay_protocol::task::{AnswerWhen, StartParams, Status, TaskInfo};
 use belay_testkit::{LONG, World, look_at, send_signal, wait_until};
@@ -61,7 +62,7 @@ fn more_ended_tasks_than_the_rule_allows_go_oldest_first() {
     assert_eq!(gc(&world, &[]).removed, [""; 0], "nothing more to do");
     assert_eq!(world.logs(&ended[11]), b"task 11\n");
     assert_eq!(world.belay(["logs", &ended[0]]).code, Some(1));
-    assert_eq!(world.events_of(&ended[0]).last().unwrap(), "task.removed");
+    assert_eq!(world.events_of(&ended[0]).last(), Some(&EventKind::TaskRemoved));
 
     // Whatever the rules say, and whoever asks: never a live one.
     assert_eq!(gc(&world, &["--all"]).removed, ended[7..]);

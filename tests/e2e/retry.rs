@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use belay_protocol::error::ErrorKind;
+use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::{ClockName, ExitStatus};
 use belay_protocol::methods::{TaskStart, TaskWrite};
-use belay_protocol::task::{AttemptInfo, StartParams, Status, TaskInfo, WriteParams};
+use belay_protocol::task::{AttemptInfo, OutcomeKind, StartParams, Status, TaskInfo, WriteParams};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, refused, stop_of, world};
@@ -65,15 +66,20 @@ fn what_fails_twice_and_then_succeeds_has_completed() {
     // It has run since its first attempt: twice 20 ms lie in between.
     assert!(task.ended_at.unwrap().0 - task.started_at.unwrap().0 + 5 >= 40, "{task:?}");
     assert_eq!(world.logs(&task.id), written.as_bytes());
-    let one = ["task.started", "task.leader_exited", "task.attempt_ended"];
-    let last = ["task.started", "task.leader_exited", "task.ended"];
-    let all: Vec<&str> = ["task.created"].into_iter().chain(one).chain(one).chain(last).collect();
+    let one = [EventKind::TaskStarted, EventKind::TaskLeaderExited, EventKind::TaskAttemptEnded];
+    let last = [EventKind::TaskStarted, EventKind::TaskLeaderExited, EventKind::TaskEnded];
+    let all: Vec<EventKind> =
+        [EventKind::TaskCreated].into_iter().chain(one).chain(one).chain(last).collect();
     assert_eq!(world.events_of(&task.id), all);
-    let events = world.events().into_iter().filter(|event| event.kind == "task.attempt_ended");
-    let told: Vec<serde_json::Value> =
-        events.map(|event| serde_json::to_value(event.more).unwrap()).collect();
-    let expected =
-        |attempt: u32| serde_json::json!({ "exit": { "code": 1 }, "attempt": attempt, "next_ms": 20 });
+    let told = world.events().into_iter().map(|info| info.event);
+    let told: Vec<Event> = told.filter(|event| event.kind() == EventKind::TaskAttemptEnded).collect();
+    let expected = |attempt| Event::TaskAttemptEnded {
+        task: task.id.clone(),
+        session: task.session.clone(),
+        exit: ExitStatus::Code(1),
+        attempt,
+        next_ms: 20,
+    };
     assert_eq!(told, [expected(1), expected(2)]);
 }
 
@@ -85,8 +91,11 @@ fn when_no_attempt_is_left_the_last_one_is_the_end() {
     let id = run_detached(&world, &["--retry", "2", "--retry-delay", "10ms"], &script);
     let task = world.wait_ended(&id);
     let outcome = task.outcome.unwrap();
-    assert_eq!((task.status, outcome.kind.as_str(), outcome.exit_code), (Status::Failed, "exited", Some(9)));
-    assert_eq!((task.attempt, outcome.receipt), (Some(attempt(3, 3, 8)), None));
+    assert_eq!(
+        (task.status, outcome.kind(), outcome.exit_code()),
+        (Status::Failed, OutcomeKind::Exited, Some(9))
+    );
+    assert_eq!((task.attempt, outcome.receipt()), (Some(attempt(3, 3, 8)), None));
     let_time_pass(&world, "0.3");
     assert_eq!(runs(&count), 3);
 }
@@ -164,8 +173,14 @@ fn the_next_attempt_begins_without_a_daemon() {
     assert_eq!(task.attempt, Some(attempt(2, 10, 5)));
     assert_eq!(world.logs(&id), b"1\n2\n");
     let mut events = world.events_of(&id);
-    events.retain(|kind| kind != "task.adopted");
-    let told = ["task.created", "task.started", "task.leader_exited", "task.attempt_ended", "task.started"];
+    events.retain(|kind| *kind != EventKind::TaskAdopted);
+    let told = [
+        EventKind::TaskCreated,
+        EventKind::TaskStarted,
+        EventKind::TaskLeaderExited,
+        EventKind::TaskAttemptEnded,
+        EventKind::TaskStarted,
+    ];
     assert_eq!(events, told);
     assert_eq!(world.stop(&stop_of(&id)).status, Some(Status::Cancelled));
     assert_eq!(runs(&count), 2);
@@ -181,8 +196,8 @@ fn an_end_after_many_attempts_without_a_daemon_is_told_to_the_next() {
     wait_for_runs(&count, 4);
     let task = world.wait_ended(&id);
     assert_eq!((task.status, task.attempt), (Status::Failed, Some(attempt(4, 4, 5))));
-    assert_eq!(world.events_of(&id).iter().filter(|kind| *kind == "task.ended").count(), 1);
-    assert_eq!(world.events_of(&id).iter().filter(|kind| *kind == "task.started").count(), 4);
+    assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 1);
+    assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskStarted).count(), 4);
 }
 
 // proves K9, R1
@@ -193,8 +208,8 @@ fn the_time_limit_counts_over_all_attempts() {
     let id = run_detached(&world, &["--retry", "9", "--retry-delay", "1h", "--timeout", "300ms"], &script);
     let task = world.wait_ended(&id);
     let outcome = task.outcome.unwrap();
-    assert_eq!((task.status, outcome.clock), (Status::TimedOut, Some(ClockName::Timeout)));
-    assert_eq!(outcome.receipt.unwrap().signals, []);
+    assert_eq!((task.status, outcome.clock()), (Status::TimedOut, Some(ClockName::Timeout)));
+    assert_eq!(outcome.receipt().unwrap().signals, []);
     assert_eq!(runs(&count), 1);
 }
 

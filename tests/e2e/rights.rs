@@ -52,7 +52,8 @@ fn what_runs_inside_a_task_sees_and_stops_its_own_subtree_and_nothing_else() {
     );
     let own = inside(&world, &line).ok().line();
     assert_eq!(world.wait_ended(&own).status, Status::Cancelled);
-    let actor = world.get(&own).outcome.unwrap().actor.unwrap();
+    let outcome = world.get(&own).outcome.unwrap();
+    let actor = outcome.actor().unwrap();
     assert_eq!(actor, format!("task:{}", world.get(&own).parent.unwrap()));
 }
 
@@ -130,10 +131,10 @@ fn a_token_narrows_a_connection_to_its_session() {
     let all = event::ReadParams::default();
     let seen = client.call::<EventRead>(&all).unwrap();
     let others = world.client().call::<EventRead>(&all).unwrap().events;
-    let mine = |event: &event::EventInfo| event.session.as_deref() == Some(one.session.id.as_str());
+    let mine = |event: &event::EventInfo| event.event.session() == Some(one.session.id.as_str());
     let mine: Vec<event::EventInfo> = others.into_iter().filter(mine).collect();
     assert_eq!(seen.events, mine);
-    assert!(seen.events.iter().all(|event| event.task.as_ref().is_none_or(|task| *task == own.id)));
+    assert!(seen.events.iter().all(|event| event.event.task().is_none_or(|task| task == own.id)));
 }
 
 // proves X4

@@ -7,14 +7,14 @@ use belay_client::Client;
 use belay_os::process::identity;
 use belay_os::signal::Signal;
 use belay_protocol::ErrorKind;
-use belay_protocol::event::EventInfo;
+use belay_protocol::event::{EventInfo, EventKind};
 use belay_protocol::methods::{
     SessionClose, SessionGet, SessionList, SessionOpen, SessionRenew, SessionWait, TaskList, TaskStart,
     TaskStop,
 };
 use belay_protocol::session::{
-    CloseParams, Defaults, GetParams, Hold, ListParams, OnEnd, OpenParams, OpenResult, RenewParams,
-    SessionInfo, SessionState, WaitParams,
+    CloseParams, Defaults, GetParams, Hold, LeftoverStatus, ListParams, OnEnd, OpenParams, OpenResult,
+    RenewParams, SessionInfo, SessionState, WaitParams,
 };
 use belay_protocol::task::{self, StartParams, Status, TaskInfo};
 use belay_testkit::{LONG, World, send_signal, wait_until};
@@ -50,9 +50,9 @@ pub(crate) fn sleeper(world: &World, session: &str) -> StartParams {
 }
 
 /// The types of a session's own events, in order.
-fn story(world: &World, id: &str) -> Vec<String> {
-    let own = |event: &EventInfo| event.session.as_deref() == Some(id) && event.task.is_none();
-    world.events().into_iter().filter(own).map(|event| event.kind).collect()
+fn story(world: &World, id: &str) -> Vec<EventKind> {
+    let own = |event: &EventInfo| event.event.session() == Some(id) && event.event.task().is_none();
+    world.events().into_iter().filter(own).map(|event| event.event.kind()).collect()
 }
 
 fn drain(world: &World, id: &str, timeout: Duration) -> belay_protocol::session::WaitResult {
@@ -76,8 +76,8 @@ fn a_lease_lost_and_regained_within_its_grace_changes_nothing() {
     wait_state(&world, &id, SessionState::Lapsed);
     assert_eq!(renew(&mut client, &id).state, SessionState::Open);
     let told = story(&world, &id);
-    let again = ["session.lapsed", "session.regained"];
-    assert_eq!(told[..5], [&["session.opened"], &again[..], &again[..]].concat());
+    let again = [EventKind::SessionLapsed, EventKind::SessionRegained];
+    assert_eq!(told[..5], [&[EventKind::SessionOpened], &again[..], &again[..]].concat());
 }
 
 // proves L1, L7
@@ -92,18 +92,23 @@ fn a_lease_lost_for_good_ends_the_session_once_and_its_tasks_by_policy() {
     let ended = world.wait_ended(&bound.id);
     let outcome = ended.outcome.unwrap();
     assert_eq!(
-        (ended.status, outcome.actor, outcome.reason),
+        (ended.status, outcome.actor(), outcome.reason()),
         (
             Status::Cancelled,
-            Some(format!("session:{id}")),
-            Some("the session ended: its lease was not renewed".to_owned())
+            Some(format!("session:{id}").as_str()),
+            Some("the session ended: its lease was not renewed")
         )
     );
     let info = wait_state(&world, &id, SessionState::Ended);
     assert_eq!((info.ended_by.as_deref(), info.notices), (Some("lease"), 0));
     assert_eq!(world.get(&kept.id).status, Status::Running);
     assert_eq!(world.get(&foreign.id).status, Status::Running);
-    let lost = ["session.opened", "session.lapsed", "session.ending", "session.ended"];
+    let lost = [
+        EventKind::SessionOpened,
+        EventKind::SessionLapsed,
+        EventKind::SessionEnding,
+        EventKind::SessionEnded,
+    ];
     assert_eq!(story(&world, &id), lost);
 
     // Nothing new begins in it; what was in it can be listed, read and stopped.
@@ -131,8 +136,8 @@ fn a_lease_that_ended_while_no_daemon_was_there_is_dealt_with_by_the_next() {
     let ended = world.wait_ended(&bound.id);
     assert_eq!(ended.status, Status::Cancelled);
     wait_state(&world, &id, SessionState::Ended);
-    let count = |kind: &str| story(&world, &id).iter().filter(|told| *told == kind).count();
-    assert_eq!((count("session.ending"), count("session.ended")), (1, 1));
+    let count = |kind: EventKind| story(&world, &id).iter().filter(|told| **told == kind).count();
+    assert_eq!((count(EventKind::SessionEnding), count(EventKind::SessionEnded)), (1, 1));
 
     // One whose client comes back goes on, whatever was between.
     let opened = open(&world, OpenParams { lease_ms: Some(60_000), ..OpenParams::default() });
@@ -142,7 +147,7 @@ fn a_lease_that_ended_while_no_daemon_was_there_is_dealt_with_by_the_next() {
     let mut client = world.client_as(&opened.token);
     assert_eq!(renew(&mut client, &id).state, SessionState::Open);
     assert_eq!(world.get(&bound.id).status, Status::Running);
-    assert_eq!(story(&world, &id), ["session.opened"]);
+    assert_eq!(story(&world, &id), [EventKind::SessionOpened]);
 }
 
 /// The daemon is killed again and again while sessions end: each ends once, and every task once, by its session.
@@ -173,11 +178,19 @@ fn the_end_of_a_session_survives_the_death_of_the_daemon() {
         wait_state(&world, &id, SessionState::Ended);
         for task in &tasks {
             let ended = world.wait_ended(&task.id);
-            assert_eq!(ended.outcome.unwrap().actor, Some(format!("session:{id}")), "round {round}");
-            assert_eq!(world.events_of(&task.id).iter().filter(|kind| *kind == "task.ended").count(), 1);
+            let actor = format!("session:{id}");
+            assert_eq!(ended.outcome.unwrap().actor(), Some(actor.as_str()), "round {round}");
+            assert_eq!(
+                world.events_of(&task.id).iter().filter(|kind| **kind == EventKind::TaskEnded).count(),
+                1
+            );
         }
-        let count = |kind: &str| story(&world, &id).iter().filter(|told| *told == kind).count();
-        assert_eq!((count("session.ending"), count("session.ended")), (1, 1), "round {round}");
+        let count = |kind: EventKind| story(&world, &id).iter().filter(|told| **told == kind).count();
+        assert_eq!(
+            (count(EventKind::SessionEnding), count(EventKind::SessionEnded)),
+            (1, 1),
+            "round {round}"
+        );
     }
 }
 
@@ -257,9 +270,9 @@ fn a_task_whose_end_never_comes_does_not_keep_its_session_from_draining() {
         world.client().call::<SessionClose>(&params).unwrap();
         let waited = waiting.join().unwrap();
         assert!(waited.drained, "{waited:?}");
-        let left: Vec<(String, String)> =
+        let left: Vec<(String, LeftoverStatus)> =
             waited.left.into_iter().map(|left| (left.id, left.status)).collect();
-        assert_eq!(left[0], (lost.id.clone(), "lost".to_owned()));
+        assert_eq!(left[0], (lost.id.clone(), LeftoverStatus::Lost));
     });
     wait_state(&world, &id, SessionState::Ended);
 }
@@ -274,9 +287,9 @@ fn a_stalled_task_does_not_keep_its_session_from_draining() {
     let hung = world.start(&StartParams { stall, ..sleeper(&world, &id) });
     let waited = drain(&world, &id, LONG);
     assert!(waited.drained, "{waited:?}");
-    let left: Vec<(&str, &str)> =
-        waited.left.iter().map(|left| (left.id.as_str(), left.status.as_str())).collect();
-    assert_eq!(left, [(hung.id.as_str(), "stalled")]);
+    let left: Vec<(&str, LeftoverStatus)> =
+        waited.left.iter().map(|left| (left.id.as_str(), left.status)).collect();
+    assert_eq!(left, [(hung.id.as_str(), LeftoverStatus::Stalled)]);
     assert_eq!((waited.session.counts.shells, waited.session.counts.stalled), (1, 1));
     assert_eq!(world.get(&hung.id).status, Status::Running);
 }
@@ -340,8 +353,8 @@ fn a_session_gives_its_tasks_their_clocks() {
     let limits = [limit(clocks.timeout), limit(clocks.ttl), limit(clocks.silence)];
     assert_eq!(limits, [Some(60_000), Some(70_000), Some(50_000)], "its own ttl, the session's others");
     let ended = world.wait_ended(&world.start(&sleeper(&world, &id)).id);
-    let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.limit_ms), (Status::TimedOut, Some(300)));
+    let Some(task::Outcome::TimedOut { limit_ms, .. }) = ended.outcome else { panic!("{ended:?}") };
+    assert_eq!((ended.status, limit_ms), (Status::TimedOut, 300));
 }
 
 // proves L2, L1
@@ -438,5 +451,5 @@ fn what_cannot_be_a_session_is_refused_by_its_field() {
         actor: None,
     }));
     assert_eq!(error.data.kind, ErrorKind::WrongState);
-    assert_eq!(story(&world, "user"), Vec::<String>::new());
+    assert_eq!(story(&world, "user"), Vec::<EventKind>::new());
 }

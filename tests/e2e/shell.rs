@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use belay_os::signal::Signal;
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{OutcomeKind, Status, TaskInfo};
 use belay_testkit::{LONG, Output, World, finish, look_at, wait_until};
 
 use crate::support::{FOREVER, running, stop_of, world};
@@ -166,7 +166,7 @@ fn signals_come_through_and_ends_by_signal_are_the_same() {
     let said = running.finish();
     assert_eq!((said.code, said.stdout.as_slice()), (Some(7), &b"ready\ngot USR1\ngot INT\n"[..]), "{said}");
     let task = tasks(&world).into_iter().next().unwrap();
-    assert_eq!(task.outcome.unwrap().kind, "exited", "a signal that is passed on is no stop");
+    assert_eq!(task.outcome.unwrap().kind(), OutcomeKind::Exited, "a signal that is passed on is no stop");
 }
 
 /// What an agent does to a command that it gives up.
@@ -192,7 +192,7 @@ fn whoever_gives_the_shell_up_ends_all_of_it() {
         called.signal(signal);
         let ended = world.wait_ended(&task.id);
         assert_eq!(ended.status, Status::Cancelled, "{signal:?}: {ended:?}");
-        assert_eq!(ended.outcome.unwrap().survivors, []);
+        assert_eq!(ended.outcome.unwrap().survivors(), []);
         for pid in tree {
             assert!(!look_at(pid).is_some_and(|seen| world.everybody().contains(&seen)), "{pid} lives");
         }
@@ -238,7 +238,7 @@ fn when_nobody_is_left_to_read_all_of_it_ends() {
         drop(of_errors.0);
         let ended = world.wait_ended(&task.id);
         assert_eq!(ended.status, Status::Cancelled, "{ended:?}");
-        assert_eq!(ended.outcome.unwrap().survivors, []);
+        assert_eq!(ended.outcome.unwrap().survivors(), []);
         assert_eq!(child.wait().unwrap().code(), Some(141), "as of SIGPIPE");
     }
 }
@@ -358,5 +358,5 @@ fn a_person_types_into_it() {
     assert_eq!(said.code, Some(9), "{said}");
     let task = tasks(&world).into_iter().next().unwrap();
     assert!(task.pty.is_some());
-    assert_eq!(task.outcome.unwrap().exit_code, Some(9));
+    assert_eq!(task.outcome.unwrap().exit_code(), Some(9));
 }

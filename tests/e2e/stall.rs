@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use belay_protocol::error::ErrorKind;
+use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Health, OnStall, StallParams, StartParams, Status, TaskInfo};
+use belay_protocol::task::{Health, OnStall, Outcome, StallParams, StartParams, Status, TaskInfo};
 use belay_testkit::{LONG, World, wait_until};
-use serde_json::json;
 
 use crate::support::{FOREVER, refused, stop_of, world};
 
@@ -20,8 +20,8 @@ fn wait_for_health(world: &World, id: &str, health: Health) -> TaskInfo {
     })
 }
 
-fn times(world: &World, id: &str, kind: &str) -> usize {
-    world.events_of(id).iter().filter(|found| *found == kind).count()
+fn times(world: &World, id: &str, kind: EventKind) -> usize {
+    world.events_of(id).iter().filter(|found| **found == kind).count()
 }
 
 /// Long enough for a few looks.
@@ -48,27 +48,31 @@ fn a_silent_task_is_stalled_with_evidence_until_it_writes() {
     let [process] = evidence.processes.as_slice() else { panic!("{evidence:?}") };
     assert_eq!((Some(process.pid), process.state.as_str()), (task.pid, "S"));
     assert_eq!(process.command, format!("sh -c {script}"));
-    let event = world.events().into_iter().rfind(|event| event.kind == "task.stalled").unwrap();
-    assert_eq!(
-        (event.more["policy"].clone(), event.more["silent_ms"].clone()),
-        (json!("tell"), json!(evidence.silent_ms))
-    );
+    let info =
+        world.events().into_iter().rfind(|event| event.event.kind() == EventKind::TaskStalled).unwrap();
+    let expected = Event::TaskStalled {
+        task: id.clone(),
+        session: task.session,
+        evidence: evidence.clone(),
+        policy: Some(OnStall::Tell),
+    };
+    assert_eq!(info.event, expected);
     let listed = world.belay(["ps"]).ok();
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.lines().nth(1).unwrap().contains("  running (stalled)  "), "{listed}");
 
-    let recovered = times(&world, &id, "task.recovered");
+    let recovered = times(&world, &id, EventKind::TaskRecovered);
     world.belay(["send", &id, "it"]).ok();
     world.wait_for_output(&id, "the answer", |said| said == b"begun\ngot it\n");
     // Then it sleeps.
-    let more = |kind: &str, before: usize| {
-        wait_until(kind, LONG, || match times(&world, &id, kind) {
+    let more = |kind: EventKind, before: usize| {
+        wait_until(kind.name(), LONG, || match times(&world, &id, kind) {
             found if found == before + 1 => Ok(()),
             found => Err(format!("{found}")),
         });
     };
-    more("task.recovered", recovered);
-    more("task.stalled", recovered + 1);
+    more(EventKind::TaskRecovered, recovered);
+    more(EventKind::TaskStalled, recovered + 1);
     assert_eq!(world.get(&id).health, Health::Stalled);
     let stopped = world.stop(&stop_of(&id));
     assert_eq!(stopped.status, Some(Status::Cancelled));
@@ -90,7 +94,7 @@ fn a_silent_task_that_works_is_not_stalled_by_itself_or_by_others() {
     for id in tasks {
         let task = world.get(&id);
         assert_eq!((task.status, task.health), (Status::Running, Health::Ok));
-        assert_eq!(times(&world, &id, "task.stalled"), 0);
+        assert_eq!(times(&world, &id, EventKind::TaskStalled), 0);
         assert!(task.clocks.stall.unwrap().remaining_ms.is_some(), "it is looked at");
     }
 }
@@ -101,19 +105,23 @@ fn a_stalled_task_is_stopped_if_it_shall_be() {
     let world = world();
     let id = world.run_detached(["--stall", "300ms:stop", "--", "sleep", FOREVER]);
     let task = world.wait_ended(&id);
-    let outcome = task.outcome.unwrap();
-    assert_eq!(
-        (task.status, outcome.clock, outcome.limit_ms),
-        (Status::TimedOut, Some(ClockName::Stall), Some(300))
-    );
-    let reason = outcome.reason.unwrap();
+    let Some(Outcome::TimedOut { clock, limit_ms, reason, receipt, .. }) = task.outcome else {
+        panic!("{task:?}")
+    };
+    assert_eq!((task.status, clock, limit_ms), (Status::TimedOut, ClockName::Stall, 300));
+    let reason = reason.unwrap();
     let seen = format!(" ms of processor time used: {} (S) sleep {FOREVER}", task.pid.unwrap());
     assert!(reason.starts_with("nothing written in ") && reason.ends_with(&seen), "{reason}");
-    let receipt = outcome.receipt.unwrap();
     assert_eq!((receipt.actor.as_str(), receipt.reason), ("clock:stall", Some(reason)));
     assert_eq!(world.belay(["wait", &id]).code, Some(124));
-    let told =
-        ["task.created", "task.started", "task.stalled", "task.stopping", "task.leader_exited", "task.ended"];
+    let told = [
+        EventKind::TaskCreated,
+        EventKind::TaskStarted,
+        EventKind::TaskStalled,
+        EventKind::TaskStopping,
+        EventKind::TaskLeaderExited,
+        EventKind::TaskEnded,
+    ];
     assert_eq!(world.events_of(&id), told);
 }
 
@@ -153,7 +161,7 @@ fn what_is_stalled_and_what_is_excused_survives_the_daemon() {
     world.kill_daemon();
     let after = world.get(&child.id);
     assert_eq!((after.health, &after.stall), (Health::Stalled, &before.stall));
-    assert_eq!(times(&world, &child.id, "task.stalled"), 1);
+    assert_eq!(times(&world, &child.id, EventKind::TaskStalled), 1);
     let_time_pass(&world);
     let_time_pass(&world);
     assert_eq!(world.get(&parent).health, Health::Ok);
@@ -171,8 +179,9 @@ fn a_task_is_found_stalled_without_a_daemon() {
     std::thread::sleep(Duration::from_millis(1_500));
     let task = wait_for_health(&world, &id, Health::Stalled);
     assert_eq!(task.status, Status::Running);
-    assert_eq!(times(&world, &id, "task.stalled"), 1);
-    let begun = world.events().into_iter().rfind(|event| event.kind == "daemon.started").unwrap();
+    assert_eq!(times(&world, &id, EventKind::TaskStalled), 1);
+    let begun =
+        world.events().into_iter().rfind(|event| event.event.kind() == EventKind::DaemonStarted).unwrap();
     assert!(task.stall.unwrap().since < begun.at, "its shim saw it, and told it afterwards");
 }
 

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use belay_client::{Client, Message, decode};
 use belay_protocol::daemon::StatusResult;
+use belay_protocol::event::EventKind;
+use belay_protocol::life::StartStage;
 use belay_protocol::methods::{EventFollow, TaskList, TaskStart, TaskStop, notify};
-use belay_protocol::task::{ListParams, Status, StopVerdict, TaskInfo};
+use belay_protocol::task::{ListParams, Outcome, Status, StopVerdict, TaskInfo};
 use belay_protocol::{ErrorKind, event};
 use belay_testkit::{Frozen, LONG, Seen, World, freeze, look_at, wait_until};
 
@@ -57,15 +59,11 @@ fn a_daemon_that_dies_after_the_record_leaves_the_record_and_no_process() {
     let tasks = all_tasks(&world);
     assert_eq!(tasks.len(), 1, "{tasks:?}");
     let task = world.wait_ended(&tasks[0].id);
-    let outcome = task.outcome.as_ref().unwrap();
-    let error = outcome.error.as_ref().unwrap();
+    let Some(Outcome::Spawn { error, .. }) = &task.outcome else { panic!("{task:?}") };
     // The shim that was to have it left with the daemon, by itself: so it never had it.
-    assert_eq!(
-        (task.status, outcome.kind.as_str(), error.what.as_str()),
-        (Status::Failed, "spawn", "holder")
-    );
+    assert_eq!((task.status, error.what), (Status::Failed, StartStage::Holder));
     assert_eq!(error.message, "the daemon died while handing the command over: it was not started");
-    assert_eq!(world.events_of(&task.id), ["task.created", "task.ended"]);
+    assert_eq!(world.events_of(&task.id), [EventKind::TaskCreated, EventKind::TaskEnded]);
     assert_eq!(others(&world), []);
 }
 
@@ -80,7 +78,10 @@ fn a_daemon_that_dies_after_the_start_leaves_a_task_that_is_known() {
     let running = look_at(task.pid.unwrap()).unwrap();
     assert_eq!(running.cmdline, format!("sleep {FOREVER}"));
     assert_eq!(others(&world), [running]);
-    assert_eq!(world.events_of(&task.id), ["task.created", "task.adopted", "task.started"]);
+    assert_eq!(
+        world.events_of(&task.id),
+        [EventKind::TaskCreated, EventKind::TaskAdopted, EventKind::TaskStarted]
+    );
 }
 
 // proves S2
@@ -96,7 +97,7 @@ fn one_token_is_one_task_also_at_the_same_time() {
     });
     assert_eq!(ids.len(), 1, "{ids:?}");
     let id = ids.first().unwrap();
-    assert_eq!(world.events().iter().filter(|event| event.kind == "task.created").count(), 1);
+    assert_eq!(world.events().iter().filter(|event| event.event.kind() == EventKind::TaskCreated).count(), 1);
     assert_eq!(others(&world).len(), 1);
 
     let by_hand = ["run", "-d", "--token", "deploy-7", "--cwd", "/", "--", "sleep", FOREVER];
@@ -151,8 +152,8 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
         match stopper.receive_by(deadline).unwrap() {
             Message::Notification(said) if said.method == notify::EVENT_ITEM => {
                 let event: event::EventInfo = serde_json::from_str(said.params.get()).unwrap();
-                if event.kind == "task.created" {
-                    stopper.send::<TaskStop>(&stop_of(&event.task.unwrap())).unwrap();
+                if let event::Event::TaskCreated { task, .. } = event.event {
+                    stopper.send::<TaskStop>(&stop_of(&task)).unwrap();
                 }
             }
             Message::Notification(_) => {}
@@ -210,7 +211,10 @@ fn a_start_that_its_shim_had_not_read_when_the_daemon_died_is_begun_once() {
     let task = world.inspect(&task.id);
     assert_eq!(task.status, Status::Running);
     assert!(shims.contains(&task.held_by.unwrap().shim_pid), "another shim began it");
-    assert_eq!(world.events_of(&task.id), ["task.created", "task.adopted", "task.started"]);
+    assert_eq!(
+        world.events_of(&task.id),
+        [EventKind::TaskCreated, EventKind::TaskAdopted, EventKind::TaskStarted]
+    );
 }
 
 // proves S5

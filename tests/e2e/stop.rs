@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use belay_os::signal::Signal;
-use belay_protocol::life::{Receipt, StopLevel};
+use belay_protocol::event::{Event, EventKind};
+use belay_protocol::life::{Order, Receipt, StopCause, StopLevel};
 use belay_protocol::methods::{TaskGet, TaskList, TaskStart, TaskStop};
-use belay_protocol::task::{GetParams, ListParams, Status, StopResult, StopVerdict, TaskInfo};
+use belay_protocol::task::{
+    GetParams, ListParams, Outcome, OutcomeKind, Status, StopResult, StopVerdict, TaskInfo,
+};
 use belay_testkit::{LONG, World, is_alive, look_at, wait_until};
 use serde_json::{Value, json};
 
@@ -41,7 +44,7 @@ fn the_levels_come_in_order_and_the_last_is_final() {
     assert!(receipt.took_ms >= 450, "{receipt:?}");
     assert_eq!(world.stdout_of(&id), b"ready\nint\nterm\n");
     let outcome = world.get(&id).outcome.unwrap();
-    assert_eq!((outcome.signal, outcome.exit_code), (Some(9), None));
+    assert_eq!((outcome.signal(), outcome.exit_code()), (Some(9), None));
 }
 
 // proves K1
@@ -94,7 +97,7 @@ fn a_tree_whose_leader_has_gone_is_stopped_whole() {
         world.wait_dead("everybody of the tree", process.pid);
     }
     assert_eq!(world.stdout_of(&id), b"ready\nterm\n");
-    assert_eq!(world.get(&id).outcome.unwrap().exit_code, Some(7), "how the leader ended is still known");
+    assert_eq!(world.get(&id).outcome.unwrap().exit_code(), Some(7), "how the leader ended is still known");
 }
 
 // proves K4
@@ -154,9 +157,9 @@ fn stops_at_the_same_time_agree() {
     for answer in &answers {
         assert_eq!(answer, &answers[0]);
     }
-    assert_eq!(world.get(&id).outcome.unwrap().receipt, answers[0].receipt);
+    assert_eq!(world.get(&id).outcome.unwrap().receipt(), answers[0].receipt.as_ref());
     let kinds = world.events_of(&id);
-    assert_eq!(kinds.iter().filter(|kind| *kind == "task.ended").count(), 1, "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 1, "{kinds:?}");
 }
 
 // proves K5
@@ -187,7 +190,14 @@ fn an_adopted_task_is_stopped_like_any_other() {
     world.wait_dead("the leader", before.pid.unwrap());
     assert_eq!(
         world.events_of(&id),
-        ["task.created", "task.started", "task.adopted", "task.stopping", "task.leader_exited", "task.ended"]
+        [
+            EventKind::TaskCreated,
+            EventKind::TaskStarted,
+            EventKind::TaskAdopted,
+            EventKind::TaskStopping,
+            EventKind::TaskLeaderExited,
+            EventKind::TaskEnded
+        ]
     );
 }
 
@@ -211,24 +221,30 @@ fn who_why_how_and_when_are_in_the_outcome_and_in_the_events() {
     assert!(sent.at <= receipt.empty_at.unwrap(), "{receipt:?}");
 
     let outcome = world.get(&id).outcome.unwrap();
-    assert_eq!(outcome.kind, "cancelled");
-    assert_eq!(
-        (outcome.actor.as_ref(), outcome.reason.as_ref()),
-        (Some(&receipt.actor), receipt.reason.as_ref())
-    );
-    assert_eq!((outcome.level, outcome.signal), (Some(StopLevel::Interrupt), Some(2)));
-    assert_eq!(outcome.receipt.as_ref(), Some(&receipt));
+    let expected = Outcome::Cancelled {
+        actor: receipt.actor.clone(),
+        reason: receipt.reason.clone(),
+        level: StopLevel::Interrupt,
+        receipt,
+        exit_code: None,
+        signal: Some(2),
+        capture: None,
+    };
+    assert_eq!(outcome, expected);
 
     let events = world.events();
-    let of_type = |kind: &str| {
-        let found = events.iter().find(|event| event.task.as_ref() == Some(&id) && event.kind == kind);
-        Value::Object(found.unwrap().more.clone())
+    let of_type = |kind: EventKind| {
+        let is_it = |event: &&Event| event.task() == Some(id.as_str()) && event.kind() == kind;
+        events.iter().map(|info| &info.event).find(is_it).cloned().unwrap()
     };
-    let order = json!({ "level": "interrupt", "grace_ms": 2000, "actor": actor, "reason": "runs away" });
-    assert_eq!(of_type("task.stopping"), json!({ "level": "interrupt", "cause": "asked", "order": order }));
-    let ended = of_type("task.ended");
-    assert_eq!(ended["status"], "cancelled");
-    assert_eq!(ended["outcome"], serde_json::to_value(&outcome).unwrap());
+    let (level, reason) = (StopLevel::Interrupt, Some("runs away".to_owned()));
+    let cause = StopCause::Asked { order: Order { level, grace_ms: Some(2_000), actor, reason } };
+    let session = world.get(&id).session;
+    let stopping = Event::TaskStopping { task: id.clone(), session: session.clone(), level, cause };
+    assert_eq!(of_type(EventKind::TaskStopping), stopping);
+    let (status, outcome) = (Status::Cancelled, Some(outcome));
+    let ended = Event::TaskEnded { task: id.clone(), session, status, outcome };
+    assert_eq!(of_type(EventKind::TaskEnded), ended);
 }
 
 // proves K6
@@ -242,7 +258,7 @@ fn a_blank_reason_is_none() {
         let mut order = stop_of(&id);
         order.reason = Some(blank.to_owned());
         assert_eq!(world.stop(&order).receipt.unwrap().reason, None);
-        assert_eq!(world.get(&id).outcome.unwrap().reason, None);
+        assert_eq!(world.get(&id).outcome.unwrap().reason(), None);
     }
 }
 
@@ -297,7 +313,7 @@ fn a_command_that_obeys_is_cancelled_also_when_it_leaves_with_zero() {
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     let stopped = stop(&world, &[&id]);
     assert_eq!(stopped.status, Some(Status::Cancelled), "a stop is never a success");
-    assert_eq!(world.get(&id).outcome.unwrap().exit_code, Some(0));
+    assert_eq!(world.get(&id).outcome.unwrap().exit_code(), Some(0));
 }
 
 // proves K3
@@ -309,8 +325,11 @@ fn a_signal_that_nobody_here_sent_is_a_failure_and_no_cancellation() {
     belay_testkit::send_signal(leader, Signal::TERM);
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.kind.as_str(), outcome.signal), (Status::Failed, "exited", Some(15)));
-    assert_eq!((outcome.actor, outcome.receipt), (None, None));
+    assert_eq!(
+        (ended.status, outcome.kind(), outcome.signal()),
+        (Status::Failed, OutcomeKind::Signaled, Some(15))
+    );
+    assert_eq!((outcome.actor(), outcome.receipt()), (None, None));
     assert_eq!(world.belay(["wait", &id]).code, Some(143));
 }
 

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use belay_client::Client;
 use belay_protocol::ErrorKind;
 use belay_protocol::daemon::{DoctorResult, Verdict};
+use belay_protocol::event::EventKind;
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{Method, TaskDetach, TaskResize, TaskSignal, TaskStart, TaskWrite};
 use belay_protocol::task::{
-    DetachParams, OutcomeInfo, ResizeParams, SignalParams, Size, Status, StopResult, StopVerdict, TaskInfo,
-    WriteParams,
+    DetachParams, Outcome, OutcomeKind, ResizeParams, SignalParams, Size, Status, StopResult, StopVerdict,
+    TaskInfo, WriteParams,
 };
 use belay_testkit::{LONG, World, end, example, freeze, look_at, wait_until};
 
@@ -57,7 +58,7 @@ fn a_shim_that_stands_still_keeps_nobody_waiting() {
     drop(frozen);
     let ended = world.wait_ended(&id);
     assert_eq!(ended.status, Status::Cancelled);
-    assert_eq!(ended.outcome.unwrap().reason.as_deref(), Some("first"));
+    assert_eq!(ended.outcome.unwrap().reason(), Some("first"));
 }
 
 /// Asks for what only the shim can do; the daemon must answer long before we give up.
@@ -122,7 +123,7 @@ fn task_with_a_frozen_shim(world: &World) -> (TaskInfo, Vec<i32>, impl Sized) {
 }
 
 /// Stops the task and says what is proved; everybody must be dead.
-fn stop_though_frozen(world: &World, how: &[&str]) -> (StopResult, OutcomeInfo) {
+fn stop_though_frozen(world: &World, how: &[&str]) -> (StopResult, Outcome) {
     let (TaskInfo { id, .. }, everybody, _frozen) = task_with_a_frozen_shim(world);
     let words = [&["stop", "--reason", "stuck", "--json", &id], how].concat();
     let stopped: StopResult = world.belay(words).ok().json();
@@ -138,14 +139,15 @@ fn stop_though_frozen(world: &World, how: &[&str]) -> (StopResult, OutcomeInfo) 
 fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
     for (how, asked) in [(&["--kill"][..], StopLevel::Kill), (&["--grace", "100ms"], StopLevel::Terminate)] {
         let (stopped, outcome) = stop_though_frozen(&world(), how);
-        assert_eq!((stopped.status, outcome.reason.as_deref()), (Some(Status::Cancelled), Some("stuck")));
+        assert_eq!((stopped.status, outcome.reason()), (Some(Status::Cancelled), Some("stuck")));
         let receipt = stopped.receipt.unwrap();
         assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
         let sent: Vec<_> =
             receipt.signals.iter().map(|sent| (sent.signal.as_str(), sent.processes)).collect();
         assert_eq!(sent, [("SIGKILL", 3)]);
-        assert_eq!((receipt.level, outcome.level), (StopLevel::Kill, Some(asked)), "needed, and asked for");
-        assert!(outcome.capture.is_some(), "what the shim had not read is missing, and that is told");
+        let Outcome::Cancelled { level, .. } = &outcome else { panic!("{outcome:?}") };
+        assert_eq!((receipt.level, *level), (StopLevel::Kill, asked), "needed, and asked for");
+        assert!(outcome.capture().is_some(), "what the shim had not read is missing, and that is told");
     }
 }
 
@@ -154,8 +156,8 @@ fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
 fn without_a_cgroup_a_task_that_is_stopped_without_its_shim_is_lost() {
     let (stopped, outcome) = stop_though_frozen(&builder().env("BELAY_CGROUP", "off").build(), &["--kill"]);
     assert_eq!((stopped.status, stopped.receipt), (Some(Status::Lost), None));
-    assert_eq!((outcome.kind.as_str(), outcome.survivors.as_slice()), ("lost", &[][..]));
-    let known = outcome.error.unwrap().message;
+    assert_eq!((outcome.kind(), outcome.survivors()), (OutcomeKind::Lost, &[][..]));
+    let known = outcome.reason().unwrap();
     let counted = "its shim was killed; 3 processes of its tree were found and killed; user:";
     let asked = " had asked for its stop, for: stuck";
     assert!(known.starts_with(counted) && known.ends_with(asked), "{known}");
@@ -173,8 +175,11 @@ fn a_shim_that_stands_still_is_no_shelter_from_the_next_daemon_either() {
         world.wait_dead("somebody of the task", pid);
     }
     let mut events = world.events_of(&id);
-    events.retain(|kind| kind != "task.adopted");
-    assert_eq!(events, ["task.created", "task.started", "task.stopping", "task.ended"]);
+    events.retain(|kind| *kind != EventKind::TaskAdopted);
+    assert_eq!(
+        events,
+        [EventKind::TaskCreated, EventKind::TaskStarted, EventKind::TaskStopping, EventKind::TaskEnded]
+    );
 }
 
 // proves K10, K3
@@ -206,8 +211,11 @@ fn a_command_that_ended_by_itself_before_the_stop_reached_it_is_not_cancelled() 
     drop(frozen);
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.kind.as_str(), outcome.exit_code), (Status::Failed, "exited", Some(7)));
-    assert_eq!((outcome.actor, outcome.receipt), (None, None));
+    assert_eq!(
+        (ended.status, outcome.kind(), outcome.exit_code()),
+        (Status::Failed, OutcomeKind::Exited, Some(7))
+    );
+    assert_eq!((outcome.actor(), outcome.receipt()), (None, None));
     let late: StopResult = world.belay(["stop", "--json", &id]).ok().json();
     assert_eq!((late.result, late.status), (StopVerdict::AlreadyEnded, Some(Status::Failed)));
 }
@@ -230,7 +238,7 @@ fn a_cascade_tells_what_failed_apart_from_what_was_stopped() {
     let [told, failed] = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     assert!(told.starts_with(&format!("{above} stopped: ")) && told.lines().count() == 1, "{said}");
     assert!(failed.starts_with(&format!("{below} stop failed: ")) && failed.lines().count() == 1, "{said}");
-    for survivor in world.inspect(&below).outcome.unwrap().survivors {
+    for survivor in world.inspect(&below).outcome.unwrap().survivors() {
         end(look_at(survivor.pid).expect("the survivor is alive").identity);
     }
 }
@@ -257,10 +265,7 @@ fn a_process_that_may_not_be_killed_is_named() {
     let [sent] = receipt.signals.as_slice() else { panic!("{receipt:?}") };
     assert_eq!((sent.signal.as_str(), sent.refused), ("SIGKILL", 1));
     let outcome = world.inspect(&id).outcome.unwrap();
-    assert_eq!(
-        (outcome.kind.as_str(), outcome.survivors.as_slice()),
-        ("stop_failed", &receipt.survivors[..])
-    );
+    assert_eq!((outcome.kind(), outcome.survivors()), (OutcomeKind::StopFailed, &receipt.survivors[..]));
     assert_eq!(world.belay(["wait", &id]).code, Some(3));
     let told = |world: &World| -> Vec<(Verdict, String)> {
         let findings: DoctorResult = world.belay(["doctor", "--json"]).json();

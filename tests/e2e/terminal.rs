@@ -31,7 +31,7 @@ fn every_byte_of_a_terminal_is_kept_and_none_comes_twice() {
     let said = world.belay(["run", "--pty", "--", "seq", "1", "200000"]).ok();
     assert!(said.stdout == typed(&whole), "in the foreground: {} bytes", said.stdout.len());
     let id = world.run_detached(["--pty", "--", "seq", "1", "200000"]);
-    assert_eq!(world.wait_ended(&id).outcome.unwrap().exit_code, Some(0));
+    assert_eq!(world.wait_ended(&id).outcome.unwrap().exit_code(), Some(0));
     assert!(world.logs(&id) == typed(&whole), "detached: {} bytes", world.logs(&id).len());
     assert!(world.stdout_of(&id) == typed(&whole), "all of it is one stream");
 }
@@ -300,7 +300,7 @@ fn keys_are_pressed_by_name_where_there_is_a_terminal() {
     let interrupted = world.run_detached(["--pty", "--", "sh", "-c", &format!("echo on; sleep {FOREVER}")]);
     world.wait_for_output(&interrupted, "a command that runs", |heard| heard == b"on\r\n");
     world.belay(["send", &interrupted, "--key", "ctrl-c"]).ok();
-    assert_eq!(world.wait_ended(&interrupted).outcome.unwrap().signal, Some(2));
+    assert_eq!(world.wait_ended(&interrupted).outcome.unwrap().signal(), Some(2));
 
     let plain = world.run_detached(["--stdin", "--", "cat"]);
     let none = world.belay(["send", &plain, "--key", "ctrl-c"]);

@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use belay_protocol::daemon::StatusResult;
+use belay_protocol::event::EventKind;
 use belay_protocol::shim::{FromShim, Hello, ProcessId, SHIM_PROTOCOL};
 use belay_protocol::task::{Status, TaskInfo};
 use belay_testkit::{LONG, Seen, World, copy_program, end, finish, look_at, wait_until};
@@ -121,7 +122,7 @@ fn with_a_shim_of(protocol: u32) -> (World, TaskInfo, FakeShim, UnixStream) {
     // It is not given up: nobody touched it, and it is not said to have ended.
     assert!(look_at(task.pid.unwrap()).is_some());
     assert!(!world.get(&task.id).status.is_ended());
-    assert_eq!(world.events_of(&task.id).iter().filter(|kind| *kind == "task.ended").count(), 0);
+    assert_eq!(world.events_of(&task.id).iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 0);
     (world, task, fake, connection)
 }
 
@@ -158,7 +159,7 @@ fn a_task_whose_shim_is_not_understood_can_be_stopped() {
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     assert_eq!(look_at(task.pid.unwrap()), None);
     let outcome = world.get(&task.id).outcome.unwrap();
-    assert_eq!(outcome.survivors, []);
+    assert_eq!(outcome.survivors(), []);
 }
 
 // proves D6, D1
@@ -195,8 +196,17 @@ fn a_shim_of_a_binary_that_is_no_more_is_adopted_by_the_new_one() {
     assert_eq!(stopped.status, Some(Status::Cancelled));
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     let mut events = world.events_of(&id);
-    events.retain(|kind| kind != "task.leader_exited");
-    assert_eq!(events, ["task.created", "task.started", "task.adopted", "task.stopping", "task.ended"]);
+    events.retain(|kind| *kind != EventKind::TaskLeaderExited);
+    assert_eq!(
+        events,
+        [
+            EventKind::TaskCreated,
+            EventKind::TaskStarted,
+            EventKind::TaskAdopted,
+            EventKind::TaskStopping,
+            EventKind::TaskEnded
+        ]
+    );
 }
 
 // proves D6, S1

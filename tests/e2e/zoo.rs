@@ -1,7 +1,7 @@
 //! Every escape artist through the front door: started by `belay run`, ended by `belay stop`, and looked for by somebody
 //! else afterwards.
 
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::{ContainmentKind, StatusResult};
 use belay_protocol::life::SignalSent;
 use belay_protocol::task::{Status, StopResult, StopVerdict};
 use belay_testkit::{Seen, World, carrying, example, is_alive};
@@ -108,7 +108,7 @@ fn perform(world: &World, as_root: bool) {
 #[test]
 fn nobody_escapes_with_a_cgroup() {
     let world = world();
-    assert_eq!(world.status().containment.kind, "cgroup");
+    assert_eq!(world.status().containment.kind, ContainmentKind::Cgroup);
     perform(&world, true);
 }
 
@@ -116,7 +116,7 @@ fn nobody_escapes_with_a_cgroup() {
 #[test]
 fn nobody_escapes_without_a_cgroup() {
     let world = builder().env("BELAY_CGROUP", "off").build();
-    assert_eq!(world.status().containment.kind, "subreaper");
+    assert_eq!(world.status().containment.kind, ContainmentKind::Subreaper);
     perform(&world, true);
 }
 
@@ -125,7 +125,7 @@ fn nobody_escapes_without_a_cgroup() {
 fn nobody_escapes_an_ordinary_user() {
     let world = builder().as_nobody().build();
     let status: StatusResult = world.belay(["up", "--json"]).ok().json();
-    assert_eq!(status.containment.kind, "subreaper");
+    assert_eq!(status.containment.kind, ContainmentKind::Subreaper);
     perform(&world, false);
 }
 

@@ -1,10 +1,11 @@
 //! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
 
 use belay_protocol::Timestamp;
-use belay_protocol::life::{ClockName, ExitStatus, Receipt, StopLevel, SurvivorInfo};
+use belay_protocol::life::{ClockName, ExitStatus, Receipt, StartStage, SurvivorInfo};
 use belay_protocol::shell::LineVerdict;
 use belay_protocol::task::{
-    AttemptInfo, BudgetInfo, Budgets, LeaderInfo, OutcomeInfo, StallEvidence, StallInfo, Status, TaskInfo,
+    AttemptInfo, BudgetInfo, Budgets, DetachedBy, LeaderInfo, Outcome, SpawnError, StallEvidence, StallInfo,
+    Status, TaskInfo,
 };
 
 use crate::ui::human;
@@ -21,25 +22,18 @@ const ENOENT: i32 = 2;
 /// What `run` and `wait` end with for this task.
 pub(crate) fn exit_code(task: &TaskInfo) -> u8 {
     let Some(outcome) = &task.outcome else { return 1 };
-    let own = own_code(outcome);
-    match task.status {
-        Status::TimedOut => TIMED_OUT,
-        Status::StopFailed => 3,
-        Status::Cancelled => own.unwrap_or(INTERRUPTED),
-        Status::Failed if outcome.kind == "spawn" => spawn_code(outcome),
-        Status::Failed => own.filter(|code| *code != 0).unwrap_or(1),
-        Status::Completed => own.unwrap_or(0),
-        Status::Lost
-        | Status::Queued
-        | Status::Starting
-        | Status::Running
-        | Status::Resting
-        | Status::Stopping => 1,
+    let own = code_of(outcome.signal(), outcome.exit_code());
+    match outcome {
+        Outcome::Exited { exit_code: 0, .. } => 0,
+        Outcome::Spawn { error, .. } => spawn_code(error),
+        Outcome::Cancelled { .. } => own.unwrap_or(INTERRUPTED),
+        Outcome::TimedOut { .. } => TIMED_OUT,
+        Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Budget { .. } => {
+            own.filter(|code| *code != 0).unwrap_or(1)
+        }
+        Outcome::StopFailed { .. } => 3,
+        Outcome::Lost { .. } => 1,
     }
-}
-
-fn own_code(outcome: &OutcomeInfo) -> Option<u8> {
-    code_of(outcome.signal, outcome.exit_code)
 }
 
 fn code_of(signal: Option<i32>, code: Option<i32>) -> Option<u8> {
@@ -76,9 +70,9 @@ pub(crate) fn left_words(task: &TaskInfo) -> Option<String> {
 /// What whoever waited is told about a task that goes on without them.
 pub(crate) fn runs_on(task: &TaskInfo) -> String {
     let id = &task.id;
-    let why = match (left_words(task), task.detached_by.as_deref()) {
+    let why = match (left_words(task), &task.detached_by) {
         (Some(words), _) => words,
-        (None, Some("clock:timeout")) => "the time limit passed, and it was detached".to_owned(),
+        (None, Some(DetachedBy::Timeout)) => "the time limit passed, and it was detached".to_owned(),
         (None, Some(by)) => format!("detached by {by}"),
         (None, None) if is_detached_by_its_line(task) => "its line put it in the background".to_owned(),
         (None, None) => "detached".to_owned(),
@@ -116,10 +110,9 @@ pub(crate) fn go_on(task: &TaskInfo) -> String {
     format!("{see} {0} to {what}, belay stop {0} to end it", task.id)
 }
 
-fn spawn_code(outcome: &OutcomeInfo) -> u8 {
-    let missing = outcome.error.as_ref().is_some_and(|error| {
-        error.errno == Some(ENOENT) && matches!(error.what.as_str(), "program" | "shell")
-    });
+const fn spawn_code(error: &SpawnError) -> u8 {
+    let missing =
+        matches!(error.errno, Some(ENOENT)) && matches!(error.what, StartStage::Program | StartStage::Shell);
     if missing { NOT_FOUND } else { NOT_EXECUTABLE }
 }
 
@@ -127,15 +120,16 @@ fn spawn_code(outcome: &OutcomeInfo) -> u8 {
 pub(crate) fn short(task: &TaskInfo) -> String {
     let status = status_name(task.status);
     match &task.outcome {
-        Some(outcome) if task.status == Status::Failed => {
-            match (outcome.kind.as_str(), outcome.signal, outcome.exit_code) {
-                ("spawn", ..) => "not started".to_owned(),
-                ("budget", ..) => format!("{status} (budget)"),
-                (_, Some(signal), _) => format!("{status} ({})", human::signal(signal)),
-                (_, None, Some(code)) => format!("{status} (exit {code})"),
-                (_, None, None) => status.to_owned(),
-            }
-        }
+        Some(outcome) if task.status == Status::Failed => match outcome {
+            Outcome::Spawn { .. } => "not started".to_owned(),
+            Outcome::Budget { .. } => format!("{status} (budget)"),
+            Outcome::Signaled { signal, .. } => format!("{status} ({})", human::signal(*signal)),
+            Outcome::Exited { exit_code, .. } => format!("{status} (exit {exit_code})"),
+            Outcome::Cancelled { .. }
+            | Outcome::TimedOut { .. }
+            | Outcome::StopFailed { .. }
+            | Outcome::Lost { .. } => status.to_owned(),
+        },
         _ => match task.attempt.filter(|attempt| !task.status.is_ended() && is_again(task, *attempt)) {
             Some(attempt) => format!("{status} (attempt {} of {})", attempt.number, attempt.of),
             None => status.to_owned(),
@@ -189,35 +183,33 @@ pub(crate) fn sentence(task: &TaskInfo) -> String {
     sentence_of(task.status, task.outcome.as_ref())
 }
 
-pub(crate) fn sentence_of(ended: Status, outcome: Option<&OutcomeInfo>) -> String {
+pub(crate) fn sentence_of(ended: Status, outcome: Option<&Outcome>) -> String {
     let status = status_name(ended);
     let Some(outcome) = outcome else { return status.to_owned() };
-    let own = own_end(outcome);
-    match ended {
-        Status::TimedOut => match (outcome.clock, outcome.limit_ms) {
-            (Some(clock), Some(limit)) => {
-                let why = outcome.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-                format!("{status}: the {} of {} passed{why}", clock_name(clock), human::duration(limit))
-            }
-            _ => status.to_owned(),
-        },
-        Status::Cancelled => {
-            let by = outcome.actor.as_deref().map(|actor| format!(" by {actor}")).unwrap_or_default();
-            let why = outcome.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            format!("{status}{by}{why}{}", own.map(|own| format!(" ({own})")).unwrap_or_default())
+    let why = outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+    match outcome {
+        Outcome::Exited { exit_code, .. } => format!("{status}: exit {exit_code}"),
+        Outcome::Signaled { signal, core_dumped, .. } => {
+            let core = if *core_dumped { ", core dumped" } else { "" };
+            format!("{status}: died of {}{core}", human::signal(*signal))
         }
-        Status::StopFailed => format!("{status}: {}", survivors(&outcome.survivors)),
-        Status::Failed | Status::Lost => match (&outcome.error, &outcome.budget) {
-            (Some(error), _) if outcome.kind == "spawn" => {
-                format!("could not be started: {}: {}", error.what, error.message)
-            }
-            (Some(error), _) => format!("{status}: {}", error.message),
-            (None, Some(budget)) => {
-                format!("{status}: {}", beyond(budget))
-            }
-            (None, None) => own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}")),
-        },
-        _ => own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}")),
+        Outcome::Spawn { error, .. } => {
+            format!("could not be started: {}: {}", error.what.name(), error.message)
+        }
+        Outcome::Cancelled { actor, exit_code, signal, .. } => {
+            let own = match (signal, exit_code) {
+                (Some(signal), _) => format!(" (died of {})", human::signal(*signal)),
+                (None, Some(code)) => format!(" (exit {code})"),
+                (None, None) => String::new(),
+            };
+            format!("{status} by {actor}{why}{own}")
+        }
+        Outcome::TimedOut { clock, limit_ms, .. } => {
+            format!("{status}: the {} of {} passed{why}", clock_name(*clock), human::duration(*limit_ms))
+        }
+        Outcome::Budget { budget, .. } => format!("{status}: {}", beyond(budget)),
+        Outcome::StopFailed { survivors: alive, .. } => format!("{status}: {}", survivors(alive)),
+        Outcome::Lost { reason, .. } => format!("{status}: {reason}"),
     }
 }
 
@@ -235,16 +227,6 @@ pub(crate) fn beyond(budget: &BudgetInfo) -> String {
     }
 }
 
-/// How the command itself ended.
-fn own_end(outcome: &OutcomeInfo) -> Option<String> {
-    let core = if outcome.core_dumped == Some(true) { ", core dumped" } else { "" };
-    match (outcome.signal, outcome.exit_code) {
-        (Some(signal), _) => Some(format!("died of {}{core}", human::signal(signal))),
-        (None, Some(code)) => Some(format!("exit {code}")),
-        (None, None) => None,
-    }
-}
-
 pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
     match clock {
         ClockName::Timeout => "time limit",
@@ -255,15 +237,6 @@ pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
         ClockName::Retry => "pause between attempts",
         ClockName::Grace => "grace",
         ClockName::Kill => "kill limit",
-    }
-}
-
-pub(crate) const fn level_name(level: StopLevel) -> &'static str {
-    match level {
-        StopLevel::Drain => "drain",
-        StopLevel::Interrupt => "interrupt",
-        StopLevel::Terminate => "terminate",
-        StopLevel::Kill => "kill",
     }
 }
 

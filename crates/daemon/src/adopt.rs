@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use belay_model::{Level, State};
+use belay_protocol::event::Event;
 use belay_protocol::life::{Order, OutputInfo};
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
 use belay_protocol::task::Status;
 use belay_record::convert::{Wire as _, policy_from_wire};
-use serde_json::json;
 
 use crate::config::bounds;
 use crate::core::{Core, Phase, Shim, ShimStage, Task, Timer};
@@ -30,11 +30,8 @@ impl<W: World> Core<W> {
         self.load_sessions()?;
         self.load_lanes()?;
         let live = self.journal.live()?;
-        self.emit(
-            "daemon.started",
-            None,
-            json!({ "version": env!("CARGO_PKG_VERSION"), "adopting": live.len() }),
-        );
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        self.emit(&Event::DaemonStarted { version, adopting: live.len() as u64 });
         self.load_hooks()?;
         for row in live {
             let id = row.id.clone();
@@ -123,7 +120,7 @@ impl<W: World> Core<W> {
                 self.begin_if_seated(&task);
             }
             let session = self.tasks.get(&task).map(|task| task.entry.session.clone()).unwrap_or_default();
-            self.emit("task.adopted", Some((&task, &session)), json!({}));
+            self.emit(&Event::TaskAdopted { task: task.clone(), session });
             self.await_caller(&task);
             self.excuse(Some(&task));
             if self.tasks.get(&task).is_some_and(|task| self.is_watched(task)) {

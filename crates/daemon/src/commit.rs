@@ -1,7 +1,8 @@
 //! The core and its journal: what is written when, what is told only then, and what happens when the disk is full.
 
-use belay_journal::{Batch, TaskRow};
-use serde::Serialize;
+use belay_journal::{Batch, EventRow, TaskRow};
+use belay_protocol::Timestamp;
+use belay_protocol::event::{Event, EventInfo, EventKind};
 
 use crate::config::bounds;
 use crate::core::{Core, Phase, Timer};
@@ -133,27 +134,31 @@ impl<W: World> Core<W> {
         self.journal.last_event() + self.batch.events.len() as u64 + 1
     }
 
-    /// Something happened, and this is what is special to it: an object.
-    pub(crate) fn emit(&mut self, kind: &str, task: Option<(&str, &str)>, more: impl Serialize) {
-        self.emit_about(kind, task.map(|(id, _)| id), task.map(|(_, session)| session), more);
-    }
-
-    pub(crate) fn emit_about(
-        &mut self,
-        kind: &str,
-        task: Option<&str>,
-        session: Option<&str>,
-        more: impl Serialize,
-    ) {
+    /// Records an event in the batch.
+    pub(crate) fn emit(&mut self, event: &Event) {
         let seq = self.next_event();
-        self.batch.events.push(belay_journal::EventRow {
+        self.batch.events.push(EventRow {
             seq,
             at_ms: self.now.wall_ms,
-            kind: kind.to_owned(),
-            task: task.map(str::to_owned),
-            session: session.map(str::to_owned),
-            // Ours always serialise; an event is not lost for what is special to it.
-            body: serde_json::to_string(&more).unwrap_or_else(|_| "{}".to_owned()),
+            kind: event.kind().name().to_owned(),
+            task: event.task().map(str::to_owned),
+            session: event.session().map(str::to_owned),
+            // An event always serialises. If one did not, its row would be read as lost, and the numbers would have no hole.
+            body: serde_json::to_string(event).unwrap_or_default(),
         });
     }
+}
+
+/// The event of a row; [`Event::Lost`] if damage has made it unreadable.
+pub(crate) fn event_info(row: &EventRow) -> EventInfo {
+    let event = match EventKind::from_name(&row.kind) {
+        None | Some(EventKind::Lost) => Event::Lost,
+        Some(_) => serde_json::from_str(&row.body).unwrap_or(Event::Lost),
+    };
+    EventInfo { seq: row.seq, at: Timestamp(row.at_ms), event }
+}
+
+/// Whether the row is an event of this type.
+pub(crate) fn is_kind(row: &EventRow, kind: EventKind) -> bool {
+    EventKind::from_name(&row.kind) == Some(kind)
 }

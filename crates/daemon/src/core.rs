@@ -10,7 +10,6 @@ use belay_protocol::daemon::NoticeInfo;
 use belay_protocol::life::Order;
 use belay_protocol::shim::{ProcessId, Start};
 use belay_record::MemoryLog;
-use serde_json::json;
 
 use crate::answer::{Client, Pending};
 use crate::config::Config;
@@ -463,7 +462,7 @@ impl<W: World> Core<W> {
             return;
         }
         self.phase = Phase::Leaving;
-        self.emit("daemon.stopping", None, json!({}));
+        self.emit(&belay_protocol::event::Event::DaemonStopping);
         self.refuse_promises(stopped);
     }
 

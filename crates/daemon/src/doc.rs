@@ -5,7 +5,9 @@ use belay_model::State;
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shell::LineInfo;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent, ProcessId};
-use belay_protocol::task::{AttemptInfo, Budgets, OnDisconnect, Size, StallInfo, Status, TaskKind};
+use belay_protocol::task::{
+    AttemptInfo, Budgets, DetachedBy, OnDisconnect, Size, StallInfo, Status, TaskKind,
+};
 use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
 use serde::{Deserialize, Serialize};
@@ -28,7 +30,7 @@ pub(crate) struct TaskDoc {
     pub detached: bool,
     /// Who moved it to the background later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detached_by: Option<String>,
+    pub detached_by: Option<DetachedBy>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
     pub clocks: Clocks,

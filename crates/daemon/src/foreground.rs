@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use belay_model::{Event, Level, State, StopOrder, step};
+use belay_protocol::event::Event as ClientEvent;
 use belay_protocol::life::{ClockName, OutputInfo};
 use belay_protocol::shim::{LifeEvent, ToShim};
-use belay_protocol::task::{AnswerWhen, DetachParams, Met, OnDisconnect, TaskInfo};
+use belay_protocol::task::{AnswerWhen, DetachParams, DetachedBy, Met, OnDisconnect, TaskInfo};
 use belay_record::{LogReader, MemoryLog};
-use serde_json::json;
 
 use crate::answer::{Caller, Pending, What};
 use crate::config::bounds;
@@ -55,11 +55,11 @@ impl KeptMemory {
 }
 
 /// Who moved a task to the background, in the words of the wire.
-pub(crate) fn detached_by(event: &LifeEvent) -> String {
+pub(crate) fn detached_by(event: &LifeEvent) -> DetachedBy {
     match event {
-        LifeEvent::Detach { by } => by.clone(),
-        LifeEvent::ClockRanOut { clock: ClockName::Leave } => "leader".to_owned(),
-        _ => "clock:timeout".to_owned(),
+        LifeEvent::Detach { by } => DetachedBy::from(by.clone()),
+        LifeEvent::ClockRanOut { clock: ClockName::Leave } => DetachedBy::Leader,
+        _ => DetachedBy::Timeout,
     }
 }
 
@@ -111,6 +111,7 @@ impl<W: World> Core<W> {
         }
         let State::Queued { .. } = task.state else { return };
         task.state = step(&task.policy, task.state.clone(), Event::Detach).state;
+        let by = DetachedBy::from(by);
         task.entry.doc.detached_by = Some(by.clone());
         if let Some(start) = &mut task.start {
             // The shim will never have known it otherwise. Its limit was for whoever waited.
@@ -120,7 +121,7 @@ impl<W: World> Core<W> {
         }
         let session = task.entry.session.clone();
         self.changed.push(id.to_owned());
-        self.emit("task.detached", Some((id, &session)), json!({ "by": by }));
+        self.emit(&ClientEvent::TaskDetached { task: id.to_owned(), session, by });
         self.released.push(id.to_owned());
     }
 

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use belay_journal::DocRow;
 use belay_protocol::Bytes;
 use belay_protocol::RpcError;
-use belay_protocol::life::{End, StartStage};
+use belay_protocol::life::{ClockName, End, StartStage, StopCause};
 use belay_protocol::shim::EndRecord;
-use belay_protocol::task::{AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, StartParams, TaskInfo};
+use belay_protocol::task::{
+    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, Outcome, StartParams, TaskInfo,
+};
 use belay_protocol::vars;
 use serde::{Deserialize, Serialize};
 
@@ -269,28 +271,27 @@ fn hook_place(doc: &HookDoc) -> Place {
 /// What a hook is told. What there is nothing to tell of is left out.
 fn facts(task: &TaskInfo) -> BTreeMap<String, String> {
     let outcome = task.outcome.as_ref();
-    let receipt = outcome.and_then(|outcome| outcome.receipt.as_ref());
-    let reason = outcome.and_then(|outcome| {
-        let clock =
-            outcome.clock.and_then(|clock| serde_json::to_value(clock).ok()?.as_str().map(str::to_owned));
-        let budget = outcome.budget.as_ref().map(|budget| budget.name.clone());
-        let error = outcome.error.as_ref().map(|error| error.message.clone());
-        outcome.reason.clone().or(error).or(clock).or(budget)
+    let receipt = outcome.and_then(Outcome::receipt);
+    let reason = outcome.and_then(|outcome| match outcome {
+        Outcome::Spawn { error, .. } => Some(error.message.as_str()),
+        Outcome::Budget { budget, .. } => Some(budget.name.as_str()),
+        Outcome::StopFailed { cause: StopCause::Budget { budget, .. }, .. } => Some(budget.as_str()),
+        other => other.reason().or_else(|| other.clock().map(ClockName::name)),
     });
-    let actor = outcome.and_then(|outcome| outcome.actor.clone());
+    let actor = outcome.and_then(Outcome::actor).or_else(|| receipt.map(|receipt| receipt.actor.as_str()));
     let all = [
         ("ID", Some(task.id.clone())),
         ("NAME", task.name.clone()),
         ("STATUS", Some(task.status.name().to_owned())),
-        ("EXIT_CODE", outcome.and_then(|outcome| outcome.exit_code).map(|code| code.to_string())),
-        ("SIGNAL", outcome.and_then(|outcome| outcome.signal).map(|signal| signal.to_string())),
+        ("EXIT_CODE", outcome.and_then(Outcome::exit_code).map(|code| code.to_string())),
+        ("SIGNAL", outcome.and_then(Outcome::signal).map(|signal| signal.to_string())),
         ("COMMAND", Some(task.command.clone())),
         ("SESSION", Some(task.session.clone())),
         ("STARTED_AT", task.started_at.map(|at| at.to_string())),
         ("ENDED_AT", task.ended_at.map(|at| at.to_string())),
         ("OUTPUT_BYTES", Some(task.output.bytes.to_string())),
-        ("REASON", reason),
-        ("ACTOR", actor.or_else(|| receipt.map(|receipt| receipt.actor.clone()))),
+        ("REASON", reason.map(str::to_owned)),
+        ("ACTOR", actor.map(str::to_owned)),
     ];
     let told =
         all.into_iter().filter_map(|(name, value)| Some((format!("{}{name}", vars::TASK_FACT), cut(value?))));

@@ -8,7 +8,7 @@ use belay_protocol::shim::Now;
 use belay_protocol::task::{
     ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, Status, StoppingInfo, TaskInfo,
 };
-use belay_record::convert::{Wire as _, outcome_info};
+use belay_record::convert::{Wire as _, outcome_from_record};
 
 use crate::doc::Entry;
 
@@ -63,7 +63,7 @@ pub(crate) fn task_info(entry: &Entry, live: Live<'_>) -> TaskInfo {
         clocks: clocks_info(entry, live.state, live.now),
         budgets: doc.budgets,
         stopping: live.state.and_then(stopping_info),
-        outcome: end.map(outcome_info),
+        outcome: end.map(outcome_from_record),
         held_by: doc
             .shim
             .as_ref()

@@ -5,10 +5,10 @@ use belay_model::lane::{Claim, Fence, Holding, Lane, Mode, Refusal, Seat, Waitin
 use belay_model::{Level, State, StopOrder};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
 use belay_protocol::lane::{FenceInfo, HolderInfo, LaneInfo, LaneMode, LaneParams};
 use belay_protocol::task::TaskInfo;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::answer::Caller;
 use crate::config::bounds;
@@ -16,6 +16,7 @@ use crate::core::{Core, Phase};
 use crate::doc::Entry;
 use crate::rights::Scope;
 use crate::sessions::STANDING;
+use crate::telling::About;
 use crate::world::World;
 
 /// The kind of a lane's document in the journal.
@@ -152,11 +153,13 @@ impl<W: World> Core<W> {
         let unblocked = lane.holder.take_if(|holding| restarted && holding.blocked.is_some());
         self.lanes.insert(name.clone(), lane);
         if let Some(Holding { claim, .. }) = unblocked {
-            let told = json!({
-                "lane": name, "owners": [], "unblocked": claim.task,
-                "by": "daemon", "reason": "the machine was restarted",
+            self.emit(&Event::LaneReleased {
+                lane: name.clone(),
+                owners: Vec::new(),
+                unblocked: Some(claim.task),
+                by: "daemon".to_owned(),
+                reason: Some("the machine was restarted".to_owned()),
             });
-            self.emit_about("lane.released", None, None, told);
             self.put_lane(&name);
         }
     }
@@ -277,18 +280,18 @@ impl<W: World> Core<W> {
     pub(crate) fn record_entering(&mut self, entry: &mut Entry, entering: &mut Entering) {
         let Entering { name, lane, seat } = entering;
         let generation = self.next_event();
-        let (id, session) = (entry.id.clone(), entry.session.clone());
+        let About { task, session } = About::new(entry);
+        let (owner, lane_name) = (owner_in(entry), name.clone());
         if *seat == Seat::Free {
             lane.grant(generation);
             if let Some(seat) = &mut entry.doc.lane {
                 seat.generation = Some(generation);
             }
-            let told = json!({ "lane": name, "generation": generation, "owner": owner_in(entry) });
-            self.emit("lane.granted", Some((&id, &session)), told);
+            self.emit(&Event::LaneGranted { task, session, lane: lane_name, generation, owner });
         } else {
-            let place = lane.queue.iter().position(|waiting| waiting.claim.task == id).map(|at| at + 1);
-            let told = json!({ "lane": name, "place": place, "owner": owner_in(entry) });
-            self.emit("lane.queued", Some((&id, &session)), told);
+            let place = lane.queue.iter().position(|waiting| waiting.claim.task == task);
+            let place = place.map(|at| at as u64 + 1);
+            self.emit(&Event::LaneQueued { task, session, lane: lane_name, place, owner });
         }
         if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane, &self.boot)) {
             self.put_doc(LANE, name, Some(body));
@@ -318,13 +321,14 @@ impl<W: World> Core<W> {
     pub(crate) fn leave_lane(&mut self, entry: &Entry, info: &TaskInfo) {
         let Some(seat) = &entry.doc.lane else { return };
         let Some(lane) = self.lanes.get_mut(&seat.name) else { return };
-        let survivors = info.outcome.as_ref().map_or(0, |outcome| outcome.survivors.len());
+        let survivors = info.outcome.as_ref().map_or(0, |outcome| outcome.survivors().len());
         let blocked = (survivors > 0).then(|| format!("{survivors} of its processes could not be stopped"));
         let held = lane.holder.as_ref().is_some_and(|holding| holding.claim.task == entry.id);
         lane.leave(&entry.id, blocked.clone());
         if held {
-            let told = json!({ "lane": seat.name, "generation": seat.generation, "blocked": blocked });
-            self.emit("lane.left", Some((&entry.id, &entry.session)), told);
+            let About { task, session } = About::new(entry);
+            let (lane, generation) = (seat.name.clone(), seat.generation);
+            self.emit(&Event::LaneLeft { task, session, lane, generation, blocked });
         }
         self.grant(&seat.name);
     }
@@ -345,8 +349,8 @@ impl<W: World> Core<W> {
             }
             let (session, owner) = (task.entry.session.clone(), owner_in(&task.entry));
             self.changed.push(id.clone());
-            let told = json!({ "lane": name, "generation": generation, "owner": owner });
-            self.emit("lane.granted", Some((&id, &session)), told);
+            let lane = name.to_owned();
+            self.emit(&Event::LaneGranted { task: id.clone(), session, lane, generation, owner });
             self.admit(&id);
         }
         self.put_lane(name);
@@ -382,10 +386,8 @@ impl<W: World> Core<W> {
         let info = fence_info(&seat.name, &fence);
         let (in_vain, session) = (lane.fence(fence), entry.session.clone());
         self.put_lane(&seat.name);
-        let FenceInfo { lane, owner, generation, by, reason, .. } = &info;
-        let told =
-            json!({ "lane": lane, "owner": owner, "generation": generation, "by": by, "reason": reason });
-        self.emit("lane.fenced", Some((id, &session)), told);
+        let FenceInfo { lane, owner, generation, task, by, at: _, reason } = info.clone();
+        self.emit(&Event::LaneFenced { task, session, lane, owner, generation, by, reason });
         for task in in_vain {
             let reason = format!("{} may not have lane {} any more: {}", info.owner, info.lane, words(&info));
             self.order_stop(&task, StopOrder::new(Level::Terminate, order.actor.clone(), Some(&reason)));

@@ -3,6 +3,7 @@
 use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event as ClientEvent;
 use belay_protocol::life::{CaptureFault, Receipt, SignalSent, StopLevel, SurvivorInfo};
 use belay_protocol::methods::notify;
 use belay_protocol::shim::{
@@ -18,7 +19,7 @@ use crate::foreground::detached_by;
 use crate::handlers::task::not_running;
 use crate::handlers::terminal::no_terminal_now;
 use crate::info::{Live, task_info};
-use crate::telling::{Ended, Stalled, Stopping, describe};
+use crate::telling::{self, About};
 use crate::world::{CrashPoint, World};
 
 /// What becomes of the output of a task whose shim was ended with it.
@@ -114,17 +115,22 @@ impl<W: World> Core<W> {
 
     fn record_life(&mut self, id: &str, item: &LifeItem) {
         let Some(task) = self.tasks.get(id) else { return };
-        let (session, ended) = (task.entry.session.clone(), task.state.is_ended());
-        if let LifeEvent::Stalled { evidence } = &item.event {
-            let policy = task.entry.doc.clocks.stall.map(|stall| stall.policy);
-            self.emit("task.stalled", Some((id, &session)), Stalled { evidence, policy });
-        }
-        let Some(task) = self.tasks.get(id) else { return };
-        if ended {
-            let more = Ended::new(status(&task.state), item.end.as_deref());
-            self.emit("task.ended", Some((id, &session)), more);
-        } else if let Some((kind, more)) = describe(&item.event, &task.state, &task.policy) {
-            self.emit(kind, Some((id, &session)), more);
+        let (about, ended) = (About::new(&task.entry), task.state.is_ended());
+        let stalled = match &item.event {
+            LifeEvent::Stalled { evidence } => {
+                let About { task: id, session } = about.clone();
+                let policy = task.entry.doc.clocks.stall.map(|stall| stall.policy);
+                Some(ClientEvent::TaskStalled { task: id, session, evidence: (**evidence).clone(), policy })
+            }
+            _ => None,
+        };
+        let step = if ended {
+            Some(telling::ended(about, status(&task.state), item.end.as_deref()))
+        } else {
+            telling::life_step(about, &item.event, &task.state, &task.policy)
+        };
+        for event in stalled.into_iter().chain(step) {
+            self.emit(&event);
         }
         if !ended {
             if !self.changed.iter().any(|changed| changed == id) {
@@ -323,9 +329,9 @@ impl<W: World> Core<W> {
         let Some(task) = self.tasks.get(id) else { return };
         let exit = task.state.leader().and_then(Leader::exit);
         if !matches!(task.state, State::Stopping(_)) {
-            let session = task.entry.session.clone();
-            let why = Stopping::new(order.level, &Cause::Asked(order.clone()));
-            self.emit("task.stopping", Some((id, &session)), why);
+            let cause = Cause::Asked(order.clone());
+            let event = telling::stopping(About::new(&task.entry), order.level, &cause);
+            self.emit(&event);
         }
         let outcome = if survivors.is_empty() {
             Outcome::Cancelled { order, exit }
@@ -367,9 +373,9 @@ impl<W: World> Core<W> {
         task.state = State::Ended(Outcome::from_wire(record.end.clone()));
         task.entry.doc.status = status(&task.state);
         task.entry.doc.end = Some(record);
-        let more = Ended::new(task.entry.doc.status, task.entry.doc.end.as_ref());
-        let session = task.entry.session.clone();
-        self.emit("task.ended", Some((id, &session)), more);
+        let entry = &task.entry;
+        let event = telling::ended(About::new(entry), entry.doc.status, entry.doc.end.as_ref());
+        self.emit(&event);
         self.finish_task(id);
     }
 }
@@ -387,7 +393,7 @@ fn found_and_killed(found: u64, survivors: u64) -> String {
 
 /// The answer to a stop, once the task has ended.
 pub(crate) fn stop_result(info: &TaskInfo) -> StopResult {
-    let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt.clone());
+    let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt().cloned());
     // Without a receipt the stop came too late: the command had ended by itself. Of a lost one nobody knows.
     let accepted = receipt.is_some() || info.status == Status::Lost;
     let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };

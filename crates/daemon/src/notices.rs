@@ -1,9 +1,11 @@
 //! Ends that somebody should hear of: what did not come to a proper end in a session, and completions that its client has not
 //! been told. Each is told once: not to whoever waited for it or stopped it, and again after a crash if it was not acknowledged.
 
-use belay_protocol::session::{Leftover, SessionState};
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::event::EventKind;
+use belay_protocol::session::{Leftover, LeftoverStatus, SessionState};
+use belay_protocol::task::{Outcome, Status, TaskInfo};
 
+use crate::commit::is_kind;
 use crate::config::bounds;
 use crate::core::{Core, Task, Timer};
 use crate::doc::Entry;
@@ -27,7 +29,7 @@ impl<W: World> Core<W> {
     /// The number of the event that tells the end of this task.
     pub(crate) fn end_number(&self, id: &str) -> u64 {
         let is_it = |event: &&belay_journal::EventRow| {
-            event.task.as_deref() == Some(id) && event.kind == "task.ended"
+            event.task.as_deref() == Some(id) && is_kind(event, EventKind::TaskEnded)
         };
         self.batch
             .events
@@ -41,7 +43,7 @@ impl<W: World> Core<W> {
     /// given yet.)
     pub(crate) fn is_told(task: &Task, info: &TaskInfo) -> bool {
         let own = format!("session:{}", task.entry.session);
-        let actor = info.outcome.as_ref().and_then(|outcome| outcome.actor.as_deref());
+        let actor = info.outcome.as_ref().and_then(|outcome| outcome.actor());
         let is_own = |actor: &str| {
             actor.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
         };
@@ -52,23 +54,21 @@ impl<W: World> Core<W> {
     /// A task of these sessions has ended, before that is durable: what did not end properly is remembered, and its session's
     /// client is to be told, unless it knows.
     pub(crate) fn note_end(&mut self, entry: &Entry, info: &TaskInfo, seq: u64, told: bool) {
-        let left =
-            match info.status {
-                Status::StopFailed => {
-                    let survivors = info.outcome.as_ref().map_or(0, |outcome| outcome.survivors.len());
-                    Some(format!("{survivors} of its processes are alive after SIGKILL"))
-                }
-                Status::Lost => {
-                    let error = info.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
-                    Some(error.map_or_else(
-                        || "how it ended is not known".to_owned(),
-                        |error| error.message.clone(),
-                    ))
-                }
-                _ => None,
-            };
-        if let Some(why) = left {
-            let left = Leftover { id: entry.id.clone(), status: info.status.name().to_owned(), why };
+        let left = match info.status {
+            Status::StopFailed => {
+                let survivors = info.outcome.as_ref().map_or(0, |outcome| outcome.survivors().len());
+                let why = format!("{survivors} of its processes are alive after SIGKILL");
+                Some((LeftoverStatus::StopFailed, why))
+            }
+            Status::Lost => {
+                let known = info.outcome.as_ref().and_then(Outcome::reason);
+                let why = known.unwrap_or("how it ended is not known").to_owned();
+                Some((LeftoverStatus::Lost, why))
+            }
+            _ => None,
+        };
+        if let Some((status, why)) = left {
+            let left = Leftover { id: entry.id.clone(), status, why };
             for id in self.sessions_of(entry) {
                 if let Some(session) = self.sessions.get_mut(&id).filter(|_| id != STANDING) {
                     session.doc.left.push(left.clone());

@@ -2,14 +2,16 @@
 
 use belay_journal::{EventRule, TaskRule};
 use belay_protocol::daemon::GcResult;
-use serde_json::json;
+use belay_protocol::event::{Event, EventKind};
 
 use crate::answer::{Caller, What};
+use crate::commit::is_kind;
 use crate::config::bounds;
 use crate::core::{Core, Timer};
 use crate::doc::Entry;
 use crate::event::Action;
 use crate::record::journal_error;
+use crate::telling::About;
 use crate::world::{CrashPoint, World};
 
 /// How many ends there may be between two looks at the rules.
@@ -57,7 +59,7 @@ impl<W: World> Core<W> {
     pub(crate) fn remove_leftovers(&mut self) {
         let after = self.journal.last_event().saturating_sub(LEFTOVER_EVENTS);
         let Ok(page) = self.journal.events(after, bounds::LIST_ITEMS) else { return };
-        let removed = page.events.into_iter().filter(|event| event.kind == "task.removed");
+        let removed = page.events.into_iter().filter(|event| is_kind(event, EventKind::TaskRemoved));
         for id in removed.filter_map(|event| event.task).filter(|id| !self.tasks.contains_key(id)) {
             self.actions.push(Action::RemoveDir { path: self.config.task_dir(&id) });
         }
@@ -182,7 +184,8 @@ impl<W: World> Core<W> {
         self.kept_memory.forget(&entry.id);
         self.world.reach(CrashPoint::BeforeRemove);
         self.batch.removed.push(entry.id.clone());
-        self.emit("task.removed", Some((&entry.id, &entry.session)), json!({}));
+        let About { task, session } = About::new(entry);
+        self.emit(&Event::TaskRemoved { task, session });
         self.durable.push(Action::Reach(CrashPoint::AfterRemove));
         self.durable.push(Action::RemoveDir { path: self.config.task_dir(&entry.id) });
         freed_bytes

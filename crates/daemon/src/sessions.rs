@@ -7,12 +7,12 @@ use belay_journal::DocRow;
 use belay_model::session::lease;
 use belay_model::{Lease, LeaseEffect, LeaseEvent, Level, StopOrder};
 use belay_protocol::Timestamp;
+use belay_protocol::event::Event;
 use belay_protocol::session::{
-    Defaults, Hold, Leftover, OnEnd, SessionCounts, SessionInfo, SessionState, WaitResult,
+    Defaults, Hold, Leftover, LeftoverStatus, OnEnd, SessionCounts, SessionInfo, SessionState, WaitResult,
 };
 use belay_protocol::task::{Status, TaskKind};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::config::bounds;
 use crate::core::{Core, Task, Timer, TimerKey};
@@ -232,22 +232,18 @@ impl<W: World> Core<W> {
         }
         let (by, reason) = (&session.doc.ended_by, &session.doc.reason);
         if before != session.doc.state {
-            let (kind, told) = match session.doc.state {
-                SessionState::Open => ("session.regained", json!({})),
-                SessionState::Lapsed => ("session.lapsed", json!({ "grace_ms": session.doc.grace_ms })),
-                SessionState::Ending => {
-                    ("session.ending", json!({ "by": by, "reason": reason, "on_end": session.doc.on_end }))
-                }
-                SessionState::Ended => ("session.ended", json!({ "by": by, "reason": reason })),
+            let (by, reason, doc) = (by.clone(), reason.clone(), &session.doc);
+            let session = id.to_owned();
+            let event = match doc.state {
+                SessionState::Open => Event::SessionRegained { session },
+                SessionState::Lapsed => Event::SessionLapsed { session, grace_ms: doc.grace_ms },
+                SessionState::Ending => Event::SessionEnding { session, by, reason, on_end: doc.on_end },
+                SessionState::Ended => Event::SessionEnded { session, by, reason },
             };
             self.put_session(id);
-            self.emit_session(kind, id, told);
+            self.emit(&event);
         }
         effect
-    }
-
-    pub(crate) fn emit_session(&mut self, kind: &str, id: &str, more: serde_json::Value) {
-        self.emit_about(kind, None, Some(id), more);
     }
 
     /// A session has ended, and with it all that were opened inside of it: one look at the sessions, and one at the tasks.
@@ -409,7 +405,7 @@ impl<W: World> Core<W> {
         left.extend(live.filter_map(|task| {
             let stalled = task.entry.doc.stalled.as_ref()?;
             let why = format!("nothing has come of it since {}", stalled.since);
-            Some(Leftover { id: task.entry.id.clone(), status: "stalled".to_owned(), why })
+            Some(Leftover { id: task.entry.id.clone(), status: LeftoverStatus::Stalled, why })
         }));
         Some(WaitResult { drained: info.drained, session: info, left })
     }

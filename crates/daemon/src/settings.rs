@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belay_protocol::config::{ConfigItem, Counts};
+use belay_protocol::config::{ConfigItem, ConfigSource, Counts};
 use belay_protocol::task::OnTimeout;
 use belay_protocol::{units, vars};
 use serde_json::Value as Json;
@@ -125,26 +125,32 @@ impl Settings {
 
     /// Who has said it, for a sentence: the variable, or the line of the file.
     pub(crate) fn source(&self, key: Key) -> String {
-        let ConfigItem { source, place, .. } = self.item(key);
-        place.unwrap_or_else(|| source.strip_prefix("env ").unwrap_or(&source).to_owned())
+        match self.item(key).source {
+            ConfigSource::Default => "default".to_owned(),
+            ConfigSource::File { place } => place,
+            ConfigSource::Env { variable } => variable,
+        }
     }
 
     pub(crate) fn item(&self, key: Key) -> ConfigItem {
         let file = if key.is_live() { &self.file } else { &self.file_at_start };
-        let (value, source, place) = match (self.env.get(&key), file.get(&key)) {
-            (Some(value), _) => (Some(value.clone()), format!("env {}", key.variable().unwrap_or("?")), None),
+        let (value, source) = match (self.env.get(&key), file.get(&key)) {
+            (Some(value), _) => {
+                let variable = key.variable().unwrap_or("?").to_owned();
+                (Some(value.clone()), ConfigSource::Env { variable })
+            }
             (None, Some((value, line))) => {
                 let place = format!("{}:{line}", self.path.display());
-                (Some(value.clone()), "file".to_owned(), Some(place))
+                (Some(value.clone()), ConfigSource::File { place })
             }
-            (None, None) => (key.built_in(), "default".to_owned(), None),
+            (None, None) => (key.built_in(), ConfigSource::Default),
         };
         let next =
             self.env.get(&key).cloned().or_else(|| self.file.get(&key).map(|(value, _)| value.clone()));
         let next = next.or_else(|| key.built_in());
         let json = |value: Option<Value>| value.map_or(Json::Null, |value| value.to_json());
         let from_next_start = (next != value).then(|| json(next));
-        ConfigItem { key: key.name().to_owned(), value: json(value), source, place, from_next_start }
+        ConfigItem { key: key.name().to_owned(), value: json(value), source, from_next_start }
     }
 
     fn value(&self, key: Key) -> Option<Value> {

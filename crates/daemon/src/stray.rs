@@ -5,17 +5,19 @@ use std::collections::HashSet;
 
 use belay_journal::EventRow;
 use belay_model::{State, TaskId};
+use belay_protocol::event::{Event, EventKind};
 use belay_protocol::shim::{Spec, ToShim};
 use belay_protocol::task::{Status, TaskKind};
 use belay_record::convert::policy_from_wire;
-use serde_json::json;
 
+use crate::commit::is_kind;
 use crate::config::bounds;
 use crate::core::{Core, Shim, ShimStage, Task};
 use crate::doc::{Entry, ShimDoc, TaskDoc};
 use crate::event::{Action, ShimId};
 use crate::info::typed;
 use crate::sessions::STANDING;
+use crate::telling::{self, About};
 use crate::world::World;
 
 impl<W: World> Core<W> {
@@ -71,7 +73,8 @@ impl<W: World> Core<W> {
     fn was_removed(&self, task: &str) -> bool {
         let after = self.journal.last_event().saturating_sub(bounds::LIST_ITEMS as u64);
         let page = self.journal.events(after, bounds::LIST_ITEMS);
-        let is_it = |event: &EventRow| event.kind == "task.removed" && event.task.as_deref() == Some(task);
+        let is_it =
+            |event: &EventRow| is_kind(event, EventKind::TaskRemoved) && event.task.as_deref() == Some(task);
         page.is_ok_and(|page| page.events.iter().any(is_it))
     }
 
@@ -127,9 +130,9 @@ impl<W: World> Core<W> {
         let policy = policy_from_wire(&entry.doc.clocks, entry.doc.detached);
         let state = State::new(entry.doc.detached);
         self.put(&entry);
-        let told = json!({ "command": entry.doc.command, "found": "its shim was running and the journal did not know it" });
-        self.emit("task.created", Some((task_id, &entry.session)), told);
-        self.emit("task.adopted", Some((task_id, &entry.session)), json!({}));
+        self.emit(&telling::created(&entry, Some("its shim was running and the journal did not list it")));
+        let About { task, session } = About::new(&entry);
+        self.emit(&Event::TaskAdopted { task, session });
         self.notice(format!("task {task_id} was running and not in the journal: taken in"), "");
         let mut task = Task { shim: Some(shim_id), ..Task::new(entry, state, policy) };
         task.begin_again(queued);

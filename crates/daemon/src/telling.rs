@@ -1,102 +1,73 @@
-//! What an event of a life says besides its name, as it stands in the record. When it is said is `life`'s to decide.
+//! Builds the events of a task's life. When each is recorded is decided in `life`.
 
 use belay_model::{Cause, Level, Policy, Resting, State};
-use belay_protocol::life::{ExitStatus, StopCause};
+use belay_protocol::event::Event;
 use belay_protocol::shim::{EndRecord, LifeEvent};
-use belay_protocol::task::{OnStall, OutcomeInfo, StallEvidence, Status};
-use belay_record::convert::{Wire as _, outcome_info};
-use serde::Serialize;
+use belay_protocol::task::Status;
+use belay_record::convert::{Wire as _, outcome_from_record};
 
+use crate::doc::Entry;
 use crate::foreground::detached_by;
 
-/// What is special to an event of a life that goes on.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Special {
-    Started {
-        pid: i32,
-        /// Of one that may be run again.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        attempt: Option<u32>,
-    },
-    AttemptEnded {
-        exit: ExitStatus,
-        attempt: u32,
-        next_ms: u64,
-    },
-    LeaderExited {
-        exit: ExitStatus,
-    },
-    Stopping(Stopping),
-    Detached {
-        by: String,
-    },
-    Nothing {},
+/// A task, as every event about it names it.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) task: String,
+    pub(crate) session: String,
 }
 
-/// Why a task is being stopped, and how hard.
-#[derive(Debug, Serialize)]
-pub(crate) struct Stopping {
-    level: &'static str,
-    #[serde(flatten)]
-    cause: StopCause,
-}
-
-impl Stopping {
-    pub(crate) fn new(level: Level, cause: &Cause) -> Self {
-        Self { level: level.name(), cause: cause.to_wire() }
+impl About {
+    pub(crate) fn new(entry: &Entry) -> Self {
+        Self { task: entry.id.clone(), session: entry.session.clone() }
     }
 }
 
-/// What was seen of a task that does not get on, and what is done about it.
-#[derive(Debug, Serialize)]
-pub(crate) struct Stalled<'a> {
-    #[serde(flatten)]
-    pub(crate) evidence: &'a StallEvidence,
-    pub(crate) policy: Option<OnStall>,
+pub(crate) fn created(entry: &Entry, found: Option<&str>) -> Event {
+    let About { task, session } = About::new(entry);
+    let (command, name) = (entry.doc.command.clone(), entry.name.clone());
+    let (parent, found) = (entry.parent.clone(), found.map(str::to_owned));
+    Event::TaskCreated { task, session, command, name, parent, found }
 }
 
-/// How a task ended.
-#[derive(Debug, Serialize)]
-pub(crate) struct Ended {
-    status: Status,
-    outcome: Option<OutcomeInfo>,
+pub(crate) fn stopping(about: About, level: Level, cause: &Cause) -> Event {
+    let About { task, session } = about;
+    Event::TaskStopping { task, session, level: level.to_wire(), cause: cause.to_wire() }
 }
 
-impl Ended {
-    pub(crate) fn new(status: Status, end: Option<&EndRecord>) -> Self {
-        Self { status, outcome: end.map(outcome_info) }
-    }
+pub(crate) fn ended(about: About, status: Status, end: Option<&EndRecord>) -> Event {
+    let About { task, session } = about;
+    Event::TaskEnded { task, session, status, outcome: end.map(outcome_from_record) }
 }
 
-/// An event of a life that goes on: its name and what is special to it. Signals are in the receipt.
-pub(crate) fn describe(event: &LifeEvent, state: &State, policy: &Policy) -> Option<(&'static str, Special)> {
-    let detached = || Some(("task.detached", Special::Detached { by: detached_by(event) }));
+/// The event for a step of a life that goes on, if there is one. Signals are in the receipt.
+pub(crate) fn life_step(about: About, event: &LifeEvent, state: &State, policy: &Policy) -> Option<Event> {
+    let About { task, session } = about;
     match event {
-        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_) | State::Resting(_)) => detached(),
+        LifeEvent::ClockRanOut { .. } if matches!(state, State::Running(_) | State::Resting(_)) => {
+            Some(Event::TaskDetached { task, session, by: detached_by(event) })
+        }
         LifeEvent::Spawned { process, .. } => {
             let attempt = (policy.retries > 0).then(|| state.attempt());
-            Some(("task.started", Special::Started { pid: process.pid, attempt }))
+            Some(Event::TaskStarted { task, session, pid: process.pid, attempt })
         }
         LifeEvent::TreeEmpty => {
             let State::Resting(Resting { attempt, last, .. }) = state else { return None };
             let (exit, next_ms) = (last.to_wire(), policy.retry_delay_ms);
-            Some(("task.attempt_ended", Special::AttemptEnded { exit, attempt: *attempt, next_ms }))
+            Some(Event::TaskAttemptEnded { task, session, exit, attempt: *attempt, next_ms })
         }
-        LifeEvent::LeaderExited { exit } => {
-            Some(("task.leader_exited", Special::LeaderExited { exit: *exit }))
-        }
-        LifeEvent::Recovered => Some(("task.recovered", Special::Nothing {})),
+        LifeEvent::LeaderExited { exit } => Some(Event::TaskLeaderExited { task, session, exit: *exit }),
+        LifeEvent::Recovered => Some(Event::TaskRecovered { task, session }),
         LifeEvent::Stop { .. }
         | LifeEvent::ClockRanOut { .. }
         | LifeEvent::BudgetRanOut { .. }
         | LifeEvent::Stalled { .. } => {
-            let State::Stopping(stopping) = state else { return None };
-            let why = Stopping::new(stopping.level, &stopping.cause);
-            Some(("task.stopping", Special::Stopping(why)))
+            let State::Stopping(now) = state else { return None };
+            Some(stopping(About { task, session }, now.level, &now.cause))
         }
-        // It may have been detached while it waited for its turn.
-        LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => detached(),
+        // A task can be detached while it waits for its lane.
+        LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => {
+            Some(Event::TaskDetached { task, session, by: detached_by(event) })
+        }
         LifeEvent::SpawnFailed { .. }
         | LifeEvent::Detach { .. }
         | LifeEvent::Signalled { .. }

@@ -13,14 +13,26 @@ pub struct ConfigItem {
     pub key: String,
     /// What counts now, written as in the file; null where there is none.
     pub value: Value,
-    /// `default`, `file`, or `env NAME`.
-    pub source: String,
-    /// For one from the file, `PATH:LINE`.
-    #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    #[serde(flatten)]
+    pub source: ConfigSource,
     /// What counts from the next start of the daemon on, where that is something else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_next_start: Option<Value>,
+}
+
+/// Where the value of a setting comes from, tagged by `source`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "source", rename_all = "snake_case")]
+pub enum ConfigSource {
+    Default,
+    File {
+        /// `PATH:LINE`.
+        #[serde(rename = "where")]
+        place: String,
+    },
+    Env {
+        variable: String,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

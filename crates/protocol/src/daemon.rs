@@ -91,15 +91,56 @@ pub struct StatusResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContainmentInfo {
-    /// `cgroup` (with the subreaper) or `subreaper` alone.
-    pub kind: String,
-    /// `v2`, `hybrid`, `v1` or `none`.
-    pub layout: String,
+    pub kind: ContainmentKind,
+    pub layout: CgroupLayout,
     pub cgroup: Option<Bytes>,
     pub why: String,
     /// How budgets of memory and processes are enforced.
     #[serde(default)]
     pub budgets: BudgetsHeld,
+}
+
+/// What holds the processes of a task together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainmentKind {
+    /// A cgroup, and the subreaper.
+    Cgroup,
+    /// The subreaper alone.
+    Subreaper,
+}
+
+impl ContainmentKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cgroup => "cgroup",
+            Self::Subreaper => "subreaper",
+        }
+    }
+}
+
+/// Which cgroup hierarchy the machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupLayout {
+    V2,
+    Hybrid,
+    V1,
+    None,
+    /// Cgroups are switched off by a setting; the machine was not probed.
+    Off,
+}
+
+impl CgroupLayout {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "v2",
+            Self::Hybrid => "hybrid",
+            Self::V1 => "v1",
+            Self::None => "none",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// Who enforces a budget.

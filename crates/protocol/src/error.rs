@@ -139,6 +139,20 @@ impl RpcError {
     }
 }
 
+/// Stands between a message and its hint in the text of a parse error.
+const HINT_MARK: &str = " (hint: ";
+
+/// The text of a parse error that carries a hint of its own. [`split_hint`] takes it apart.
+pub(crate) fn with_hint(message: &impl std::fmt::Display, hint: &str) -> String {
+    format!("{message}{HINT_MARK}{hint})")
+}
+
+/// The message and the hint of a parse error, where it carries one. What the parser adds about the position is dropped.
+pub(crate) fn split_hint(text: &str) -> Option<(&str, &str)> {
+    let (message, rest) = text.split_once(HINT_MARK)?;
+    Some((message, rest.rsplit_once(')')?.0))
+}
+
 impl std::fmt::Display for RpcError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)

@@ -1,56 +1,236 @@
-//! `event/*`: the numbered, durable record of everything that happened.
+//! `event/*`: the numbered, durable record of everything that happened. One enum holds every event type with its fields.
 
-use schemars::JsonSchema;
+mod kind;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
+use crate::life::{ExitStatus, StopCause, StopLevel};
+use crate::session::OnEnd;
+use crate::task::{DetachedBy, OnStall, Outcome, StallEvidence, Status};
 use crate::time::Timestamp;
 
-/// One event. What is special to its type stands beside these fields.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub use kind::{EventGroup, EventKind, EventTypePattern, UnknownEventType};
+
+/// One event: its number, its time, its type and the fields of that type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventInfo {
     pub seq: u64,
     pub at: Timestamp,
-    /// `task.created started leader_exited attempt_ended stalled recovered detached signalled stopping ended removed adopted`,
-    /// `session.opened lapsed regained ending ended`, `lane.queued granted left fenced released`, `daemon.started stopping`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<String>,
     #[serde(flatten)]
-    pub more: Map<String, Value>,
+    pub event: Event,
 }
 
-impl EventInfo {
-    /// Every type that there is.
-    pub const TYPES: &[&str] = &[
-        "task.created",
-        "task.started",
-        "task.leader_exited",
-        "task.attempt_ended",
-        "task.stalled",
-        "task.recovered",
-        "task.detached",
-        "task.signalled",
-        "task.stopping",
-        "task.ended",
-        "task.removed",
-        "task.adopted",
-        "session.opened",
-        "session.lapsed",
-        "session.regained",
-        "session.ending",
-        "session.ended",
-        "lane.queued",
-        "lane.granted",
-        "lane.left",
-        "lane.fenced",
-        "lane.released",
-        "daemon.started",
-        "daemon.stopping",
-    ];
+/// By hand, so that the enum keeps its own name in the schema instead of being copied into this object.
+impl JsonSchema for EventInfo {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "EventInfo".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "One event: its number, its time, its type and the fields of that type.",
+            "type": "object",
+            "allOf": [generator.subschema_for::<Event>()],
+            "properties": {
+                "seq": generator.subschema_for::<u64>(),
+                "at": generator.subschema_for::<Timestamp>(),
+            },
+            "required": ["seq", "at"],
+        })
+    }
+}
+
+/// What happened, tagged by `type`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type")]
+pub enum Event {
+    /// The task is recorded; nothing of it runs yet.
+    #[serde(rename = "task.created")]
+    TaskCreated {
+        task: String,
+        session: String,
+        /// The command as a person would type it.
+        command: String,
+        name: Option<String>,
+        parent: Option<String>,
+        /// Why the record is younger than the task: its shim was found running and the journal did not list it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        found: Option<String>,
+    },
+    /// The first process of the task runs.
+    #[serde(rename = "task.started")]
+    TaskStarted {
+        task: String,
+        session: String,
+        pid: i32,
+        /// Only of a task that is run again when it fails.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
+    },
+    /// The first process of the task has exited; others may live on.
+    #[serde(rename = "task.leader_exited")]
+    TaskLeaderExited { task: String, session: String, exit: ExitStatus },
+    /// An attempt has failed, and the next one begins after `next_ms`.
+    #[serde(rename = "task.attempt_ended")]
+    TaskAttemptEnded { task: String, session: String, exit: ExitStatus, attempt: u32, next_ms: u64 },
+    /// The task makes no progress.
+    #[serde(rename = "task.stalled")]
+    TaskStalled {
+        task: String,
+        session: String,
+        #[serde(flatten)]
+        evidence: StallEvidence,
+        policy: Option<OnStall>,
+    },
+    /// A stalled task makes progress again.
+    #[serde(rename = "task.recovered")]
+    TaskRecovered { task: String, session: String },
+    /// The task was moved to the background.
+    #[serde(rename = "task.detached")]
+    TaskDetached { task: String, session: String, by: DetachedBy },
+    /// A client sent a signal to the task.
+    #[serde(rename = "task.signalled")]
+    TaskSignalled { task: String, session: String, signal: String, by: String },
+    /// The task is being stopped, at this level and for this cause.
+    #[serde(rename = "task.stopping")]
+    TaskStopping {
+        task: String,
+        session: String,
+        level: StopLevel,
+        #[serde(flatten)]
+        cause: StopCause,
+    },
+    /// The task has ended; its outcome is final.
+    #[serde(rename = "task.ended")]
+    TaskEnded { task: String, session: String, status: Status, outcome: Option<Outcome> },
+    /// The record and the output of an ended task were removed.
+    #[serde(rename = "task.removed")]
+    TaskRemoved { task: String, session: String },
+    /// A new daemon has found the task's shim.
+    #[serde(rename = "task.adopted")]
+    TaskAdopted { task: String, session: String },
+    /// A client has opened the session.
+    #[serde(rename = "session.opened")]
+    SessionOpened { session: String, name: Option<String>, parent: Option<String>, by: String },
+    /// The lease is lost; the session ends after `grace_ms` unless it is renewed.
+    #[serde(rename = "session.lapsed")]
+    SessionLapsed { session: String, grace_ms: u64 },
+    /// A lapsed session was renewed in time.
+    #[serde(rename = "session.regained")]
+    SessionRegained { session: String },
+    /// The session is over; its tasks are being stopped or kept.
+    #[serde(rename = "session.ending")]
+    SessionEnding { session: String, by: Option<String>, reason: Option<String>, on_end: OnEnd },
+    /// The session is over and none of its tasks is being stopped any more.
+    #[serde(rename = "session.ended")]
+    SessionEnded { session: String, by: Option<String>, reason: Option<String> },
+    /// The task waits for its lane; place 1 is next.
+    #[serde(rename = "lane.queued")]
+    LaneQueued { task: String, session: String, lane: String, place: Option<u64>, owner: Option<String> },
+    /// The task holds the lane.
+    #[serde(rename = "lane.granted")]
+    LaneGranted { task: String, session: String, lane: String, generation: u64, owner: Option<String> },
+    /// The holder of the lane has ended; `blocked` says why the lane is not free.
+    #[serde(rename = "lane.left")]
+    LaneLeft { task: String, session: String, lane: String, generation: Option<u64>, blocked: Option<String> },
+    /// The owner of the task may not use the lane until it is released.
+    #[serde(rename = "lane.fenced")]
+    LaneFenced {
+        task: String,
+        session: String,
+        lane: String,
+        owner: String,
+        generation: u64,
+        by: String,
+        reason: Option<String>,
+    },
+    /// Fences were removed, or an ended task whose processes survived no longer blocks the lane.
+    #[serde(rename = "lane.released")]
+    LaneReleased {
+        lane: String,
+        owners: Vec<String>,
+        unblocked: Option<String>,
+        by: String,
+        reason: Option<String>,
+    },
+    /// A daemon has started on this home.
+    #[serde(rename = "daemon.started")]
+    DaemonStarted {
+        version: String,
+        /// How many tasks of the previous daemon it looks for.
+        adopting: u64,
+    },
+    /// The daemon is about to exit; tasks that still run are adopted by the next one.
+    #[serde(rename = "daemon.stopping")]
+    DaemonStopping,
+    /// An entry of the journal that was damaged, or that this version cannot read. A client reads a type that it does not know
+    /// as this one.
+    #[serde(rename = "lost", other)]
+    Lost,
+}
+
+impl Event {
+    /// The task that the event is about.
+    pub fn task(&self) -> Option<&str> {
+        match self {
+            Self::TaskCreated { task, .. }
+            | Self::TaskStarted { task, .. }
+            | Self::TaskLeaderExited { task, .. }
+            | Self::TaskAttemptEnded { task, .. }
+            | Self::TaskStalled { task, .. }
+            | Self::TaskRecovered { task, .. }
+            | Self::TaskDetached { task, .. }
+            | Self::TaskSignalled { task, .. }
+            | Self::TaskStopping { task, .. }
+            | Self::TaskEnded { task, .. }
+            | Self::TaskRemoved { task, .. }
+            | Self::TaskAdopted { task, .. }
+            | Self::LaneQueued { task, .. }
+            | Self::LaneGranted { task, .. }
+            | Self::LaneLeft { task, .. }
+            | Self::LaneFenced { task, .. } => Some(task),
+            Self::SessionOpened { .. }
+            | Self::SessionLapsed { .. }
+            | Self::SessionRegained { .. }
+            | Self::SessionEnding { .. }
+            | Self::SessionEnded { .. }
+            | Self::LaneReleased { .. }
+            | Self::DaemonStarted { .. }
+            | Self::DaemonStopping
+            | Self::Lost => None,
+        }
+    }
+
+    /// The session that the event, or its task, belongs to.
+    pub fn session(&self) -> Option<&str> {
+        match self {
+            Self::TaskCreated { session, .. }
+            | Self::TaskStarted { session, .. }
+            | Self::TaskLeaderExited { session, .. }
+            | Self::TaskAttemptEnded { session, .. }
+            | Self::TaskStalled { session, .. }
+            | Self::TaskRecovered { session, .. }
+            | Self::TaskDetached { session, .. }
+            | Self::TaskSignalled { session, .. }
+            | Self::TaskStopping { session, .. }
+            | Self::TaskEnded { session, .. }
+            | Self::TaskRemoved { session, .. }
+            | Self::TaskAdopted { session, .. }
+            | Self::SessionOpened { session, .. }
+            | Self::SessionLapsed { session, .. }
+            | Self::SessionRegained { session }
+            | Self::SessionEnding { session, .. }
+            | Self::SessionEnded { session, .. }
+            | Self::LaneQueued { session, .. }
+            | Self::LaneGranted { session, .. }
+            | Self::LaneLeft { session, .. }
+            | Self::LaneFenced { session, .. } => Some(session),
+            Self::LaneReleased { .. } | Self::DaemonStarted { .. } | Self::DaemonStopping | Self::Lost => {
+                None
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -69,7 +249,7 @@ pub struct ReadParams {
     pub only: Filter,
 }
 
-/// Which events are wanted. What is not said does not restrict; numbers go on as they are.
+/// Which events are wanted. A field that is absent does not restrict; events keep their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
@@ -77,14 +257,23 @@ pub struct Filter {
     pub task: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// `task.ended`, or all of a kind: `task.*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub types: Vec<String>,
+    pub types: Vec<EventTypePattern>,
 }
 
 impl Filter {
     pub fn is_none(&self) -> bool {
         self.task.is_none() && self.session.is_none() && self.types.is_empty()
+    }
+
+    /// Whether an event of this type about this task and session is wanted.
+    pub fn matches(&self, kind: EventKind, task: Option<&str>, session: Option<&str>) -> bool {
+        let fits = |wanted: &Option<String>, is: Option<&str>| {
+            wanted.as_ref().is_none_or(|wanted| is == Some(wanted.as_str()))
+        };
+        fits(&self.task, task)
+            && fits(&self.session, session)
+            && (self.types.is_empty() || self.types.iter().any(|pattern| pattern.matches(kind)))
     }
 }
 
@@ -114,3 +303,6 @@ pub struct FollowResult {
     pub first: u64,
     pub last: u64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,17 @@ pub enum StopLevel {
     Kill,
 }
 
+impl StopLevel {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Interrupt => "interrupt",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockName {
@@ -29,6 +40,21 @@ pub enum ClockName {
     Retry,
     Grace,
     Kill,
+}
+
+impl ClockName {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Ttl => "ttl",
+            Self::Silence => "silence",
+            Self::Stall => "stall",
+            Self::Leave => "leave",
+            Self::Retry => "retry",
+            Self::Grace => "grace",
+            Self::Kill => "kill",
+        }
+    }
 }
 
 /// How one process ended: one of the two is there.
@@ -105,6 +131,20 @@ pub enum StartStage {
     Arguments,
     Limits,
     Holder,
+}
+
+impl StartStage {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Resources => "resources",
+            Self::Cwd => "cwd",
+            Self::Program => "program",
+            Self::Shell => "shell",
+            Self::Arguments => "arguments",
+            Self::Limits => "limits",
+            Self::Holder => "holder",
+        }
+    }
 }
 
 /// Why a command could not be started.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::error::{ErrorKind, RpcError};
+use crate::error::{ErrorKind, RpcError, split_hint};
 use crate::{config, daemon, event, lane, output, session, shell, task};
 
 /// One method: a name and the types that go with it.
@@ -161,6 +161,9 @@ fn read<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, RpcError> {
         let field = field_at_fault(text, &error).unwrap_or_else(|| "params".to_owned());
         // What was wrong may be long, and hostile.
         let said: String = error.to_string().chars().filter(|c| !c.is_control()).take(300).collect();
+        if let Some((message, hint)) = split_hint(&said) {
+            return RpcError::invalid(&field, message).hint(hint);
+        }
         RpcError::invalid(&field, format!("the parameters do not fit: {said}")).hint(SCHEMA)
     })
 }
@@ -177,7 +180,7 @@ fn not_an_object(value: &str) -> Option<&'static str> {
     }
 }
 
-/// The field that an error speaks of: by its name, or by where it happened.
+/// The field that an error is about: by its name, or by the position of the error.
 fn field_at_fault(text: &str, error: &serde_json::Error) -> Option<String> {
     let message = error.to_string();
     if ["missing field `", "unknown field `", "duplicate field `"]
@@ -188,13 +191,18 @@ fn field_at_fault(text: &str, error: &serde_json::Error) -> Option<String> {
     }
     let lines_before: usize =
         text.split_inclusive('\n').take(error.line().checked_sub(1)?).map(str::len).sum();
-    let place = lines_before + error.column();
-    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    field_around(text, text.as_ptr().addr() + lines_before + error.column())
+}
+
+/// The name of the innermost field whose value contains the address.
+fn field_around(object: &str, address: usize) -> Option<String> {
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(object).ok()?;
     let holds = |value: &RawValue| {
-        let start = value.get().as_ptr().addr() - text.as_ptr().addr();
-        (start..=start + value.get().len()).contains(&place)
+        let start = value.get().as_ptr().addr();
+        (start..=start + value.get().len()).contains(&address)
     };
-    fields.into_iter().find(|(_, value)| holds(value)).map(|(name, _)| name)
+    let (name, value) = fields.into_iter().find(|(_, value)| holds(value))?;
+    field_around(value.get(), address).or(Some(name))
 }
 
 fn unknown(method: &str) -> RpcError {

@@ -224,9 +224,27 @@ pub struct WaitParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Leftover {
     pub id: String,
-    /// `stalled`, `stop_failed`, `lost`.
-    pub status: String,
+    pub status: LeftoverStatus,
     pub why: String,
+}
+
+/// Why a task is not waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftoverStatus {
+    Stalled,
+    StopFailed,
+    Lost,
+}
+
+impl LeftoverStatus {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stalled => "stalled",
+            Self::StopFailed => "stop_failed",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

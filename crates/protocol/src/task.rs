@@ -1,7 +1,9 @@
 //! `task/*`: starting, looking, waiting, stopping, writing, removing.
 
 mod attempt;
+mod detached_by;
 mod limits;
+mod outcome;
 mod stall;
 mod status;
 mod stop;
@@ -14,12 +16,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::lane::{LaneParams, LaneSeat};
-use crate::life::{CaptureFault, ClockName, OutputInfo, Receipt, StopLevel, SurvivorInfo};
+use crate::life::{OutputInfo, StopLevel};
 use crate::shell::LineInfo;
 use crate::time::Timestamp;
 
 pub use attempt::AttemptInfo;
+pub use detached_by::DetachedBy;
 pub use limits::{Budgets, NoLimit};
+pub use outcome::{BudgetInfo, Outcome, OutcomeKind, SpawnError};
 pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
 pub use status::{Health, Status};
 pub use stop::{StopParams, StopResult, StopVerdict};
@@ -197,10 +201,9 @@ pub struct TaskInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Box<StallInfo>>,
     pub detached: bool,
-    /// Who moved it to the background, if it did not start there: `user:NAME`, `clock:timeout`, `disconnect`, or `leader`
-    /// when its first process has exited and left others behind.
+    /// Who moved it to the background, if it did not start there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detached_by: Option<String>,
+    pub detached_by: Option<DetachedBy>,
     /// The command as one would type it.
     pub command: String,
     /// What was done with the `&` of a shell line.
@@ -243,7 +246,7 @@ pub struct TaskInfo {
     /// While it is being stopped: why, how, and how long that may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping: Option<StoppingInfo>,
-    pub outcome: Option<OutcomeInfo>,
+    pub outcome: Option<Outcome>,
     /// How the tree is held: `cgroup` and `subreaper`, or `subreaper` alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<HeldBy>,
@@ -307,43 +310,6 @@ pub struct StoppingInfo {
     pub actor: String,
     #[serde(default)]
     pub reason: Option<String>,
-}
-
-/// How a task ended, flat, for scripts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OutcomeInfo {
-    /// `exited`, `cancelled`, `timed_out`, `budget`, `spawn`, `lost`, `stop_failed`.
-    pub kind: String,
-    pub exit_code: Option<i32>,
-    pub signal: Option<i32>,
-    pub core_dumped: Option<bool>,
-    pub actor: Option<String>,
-    pub reason: Option<String>,
-    pub level: Option<StopLevel>,
-    pub clock: Option<ClockName>,
-    pub limit_ms: Option<u64>,
-    pub budget: Option<BudgetInfo>,
-    /// Why it could not be started, or what is known of a lost task.
-    pub error: Option<ErrorInfo>,
-    pub survivors: Vec<SurvivorInfo>,
-    pub receipt: Option<Receipt>,
-    /// What could not be captured of its output.
-    pub capture: Option<CaptureFault>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct BudgetInfo {
-    pub name: String,
-    pub limit: u64,
-    pub used: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ErrorInfo {
-    /// What was missing: `cwd`, `program`, `shell`, `arguments`, `resources`, `limits`, `holder`; or `lost`.
-    pub what: String,
-    pub errno: Option<i32>,
-    pub message: String,
 }
 
 /// A task is named by its id, by an unambiguous beginning of it, or by its name: that means the one live task of that name, or

@@ -4,13 +4,15 @@ use belay_model::{
     Cause, Clock, Delivered, Event, Exit, Kind, Level, OnLimit, Outcome, Policy, SpawnFailure, SpawnStage,
     Stall, State, StopOrder, Survivor,
 };
+use belay_protocol::Timestamp;
 use belay_protocol::life::{
-    ClockName, End, ExitStatus, Order, StartError, StartStage, StopCause, StopLevel, SurvivorInfo,
+    ClockName, End, ExitStatus, Order, Receipt, StartError, StartStage, StopCause, StopLevel, SurvivorInfo,
 };
 use belay_protocol::output::StreamName;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent};
 use belay_protocol::task::{
-    BudgetInfo, ErrorInfo, OnStall, OnTimeout, OutcomeInfo, StallEvidence, StallParams, Status, TaskKind,
+    BudgetInfo, OnStall, OnTimeout, Outcome as ClientOutcome, SpawnError, StallEvidence, StallParams, Status,
+    TaskKind,
 };
 
 use crate::layout::Stream;
@@ -282,91 +284,77 @@ pub const fn status(state: &State) -> Status {
     }
 }
 
-/// The end, flat, for scripts.
-pub fn outcome_info(record: &EndRecord) -> OutcomeInfo {
-    let mut info = OutcomeInfo {
-        kind: String::new(),
-        exit_code: None,
-        signal: None,
-        core_dumped: None,
-        actor: None,
-        reason: None,
-        level: None,
-        clock: None,
-        limit_ms: None,
-        budget: None,
-        error: None,
-        survivors: Vec::new(),
-        receipt: record.receipt.clone(),
-        capture: record.capture.clone(),
+/// The outcome that clients see, from the end that the shim or the daemon recorded.
+pub fn outcome_from_record(record: &EndRecord) -> ClientOutcome {
+    let capture = record.capture.clone();
+    let receipt = |cause: &StopCause, survivors: &[SurvivorInfo]| {
+        record.receipt.clone().unwrap_or_else(|| bare_receipt(record, cause, survivors))
     };
-    let exit = fill_outcome(&mut info, &record.end);
-    match exit {
-        Some(ExitStatus::Code(code)) => info.exit_code = Some(code),
-        Some(ExitStatus::Signal { number, core_dumped }) => {
-            info.signal = Some(number);
-            info.core_dumped = Some(core_dumped);
+    match record.end.clone() {
+        End::Exited { exit: ExitStatus::Code(exit_code) } => ClientOutcome::Exited { exit_code, capture },
+        End::Exited { exit: ExitStatus::Signal { number, core_dumped } } => {
+            ClientOutcome::Signaled { signal: number, core_dumped, capture }
         }
-        None => {}
-    }
-    info
-}
-
-/// Fills in what is special to each kind of end, and returns how the leader exited.
-fn fill_outcome(info: &mut OutcomeInfo, end: &End) -> Option<ExitStatus> {
-    let (kind, exit) = match end {
-        End::Exited { exit } => ("exited", Some(*exit)),
+        End::Spawn { error: StartError { stage, errno, message } } => {
+            let errno = Some(errno).filter(|errno| *errno != 0);
+            ClientOutcome::Spawn { error: SpawnError { what: stage, errno, message }, capture }
+        }
         End::Cancelled { order, exit } => {
-            info.level = Some(order.level);
-            info.actor = Some(order.actor.clone());
-            info.reason.clone_from(&order.reason);
-            ("cancelled", *exit)
+            let receipt = receipt(&StopCause::Asked { order: order.clone() }, &[]);
+            let (exit_code, signal) = code_and_signal(exit);
+            let Order { level, actor, reason, grace_ms: _ } = order;
+            ClientOutcome::Cancelled { actor, reason, level, receipt, exit_code, signal, capture }
         }
         End::TimedOut { clock, limit_ms, reason, exit } => {
-            info.reason.clone_from(reason);
-            info.clock = Some(*clock);
-            info.limit_ms = Some(*limit_ms);
-            ("timed_out", *exit)
+            let receipt = receipt(&StopCause::Clock { clock, limit_ms, reason: reason.clone() }, &[]);
+            let (exit_code, signal) = code_and_signal(exit);
+            ClientOutcome::TimedOut { clock, limit_ms, receipt, exit_code, signal, reason, capture }
         }
         End::Budget { budget, limit, used, exit } => {
-            info.budget = Some(BudgetInfo { name: budget.clone(), limit: *limit, used: *used });
-            ("budget", *exit)
-        }
-        End::Spawn { error } => {
-            let what = SpawnStage::from_wire(error.stage).name().to_owned();
-            let errno = Some(error.errno).filter(|errno| *errno != 0);
-            info.error = Some(ErrorInfo { what, errno, message: error.message.clone() });
-            ("spawn", None)
-        }
-        End::Lost { known, survivors } => {
-            info.error = Some(ErrorInfo { what: "lost".to_owned(), errno: None, message: known.clone() });
-            info.survivors.clone_from(survivors);
-            ("lost", None)
+            let receipt = receipt(&StopCause::Budget { budget: budget.clone(), limit, used }, &[]);
+            let (exit_code, signal) = code_and_signal(exit);
+            let budget = BudgetInfo { name: budget, limit, used };
+            ClientOutcome::Budget { budget, receipt, exit_code, signal, capture }
         }
         End::StopFailed { cause, survivors, exit } => {
-            info.survivors.clone_from(survivors);
-            fill_cause(info, cause);
-            ("stop_failed", *exit)
+            let receipt = receipt(&cause, &survivors);
+            let (exit_code, signal) = code_and_signal(exit);
+            ClientOutcome::StopFailed { survivors, receipt, cause, exit_code, signal, capture }
         }
-    };
-    kind.clone_into(&mut info.kind);
-    exit
-}
-
-fn fill_cause(info: &mut OutcomeInfo, cause: &StopCause) {
-    match cause {
-        StopCause::Asked { order } => {
-            info.level = Some(order.level);
-            info.actor = Some(order.actor.clone());
-            info.reason.clone_from(&order.reason);
-        }
-        StopCause::Clock { clock, limit_ms, reason } => {
-            info.reason.clone_from(reason);
-            info.clock = Some(*clock);
-            info.limit_ms = Some(*limit_ms);
-        }
-        StopCause::Budget { budget, limit, used } => {
-            info.budget = Some(BudgetInfo { name: budget.clone(), limit: *limit, used: *used });
-        }
+        End::Lost { known, survivors } => ClientOutcome::Lost { reason: known, survivors, capture },
     }
 }
+
+const fn code_and_signal(exit: Option<ExitStatus>) -> (Option<i32>, Option<i32>) {
+    match exit {
+        Some(ExitStatus::Code(code)) => (Some(code), None),
+        Some(ExitStatus::Signal { number, .. }) => (None, Some(number)),
+        None => (None, None),
+    }
+}
+
+/// The receipt of a stopped task whose record has none: who stopped it and why, without signals. Every end but one with
+/// survivors proves that the tree is empty.
+fn bare_receipt(record: &EndRecord, cause: &StopCause, survivors: &[SurvivorInfo]) -> Receipt {
+    let at = Timestamp(record.ended_at_ms);
+    let (level, actor, reason) = match cause {
+        StopCause::Asked { order } => (order.level, order.actor.clone(), order.reason.clone()),
+        StopCause::Clock { clock, reason, .. } => {
+            (StopLevel::Terminate, format!("clock:{}", clock.name()), reason.clone())
+        }
+        StopCause::Budget { budget, .. } => (StopLevel::Terminate, format!("budget:{budget}"), None),
+    };
+    Receipt {
+        level,
+        actor,
+        reason,
+        signals: Vec::new(),
+        requested_at: at,
+        empty_at: survivors.is_empty().then_some(at),
+        took_ms: 0,
+        survivors: survivors.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

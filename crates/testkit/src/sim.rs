@@ -27,6 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use belay_daemon::event::{Event, Moment};
+use belay_protocol::task::OutcomeKind;
 
 use agenda::{Agenda, Job};
 use check::Observer;
@@ -67,7 +68,7 @@ pub struct Report {
     pub steps: u64,
     pub crashes: u64,
     /// How many tasks ended in which way.
-    pub ends: BTreeMap<String, u64>,
+    pub ends: BTreeMap<OutcomeKind, u64>,
     pub events: u64,
     /// The same for two runs exactly if they were the same, step by step.
     pub digest: u64,

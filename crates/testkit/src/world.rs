@@ -8,6 +8,7 @@ use std::time::Duration;
 use belay_client::{Client, Places};
 use belay_os::process::Identity;
 use belay_protocol::daemon::StatusResult;
+use belay_protocol::event::EventKind;
 use belay_protocol::methods::{DaemonStatus, EventRead, OutputRead, TaskGet, TaskStart, TaskStop, TaskWait};
 use belay_protocol::task::{
     AnswerWhen, GetParams, Met, OnDisconnect, StartParams, StopParams, StopResult, TaskInfo, WaitParams,
@@ -306,9 +307,9 @@ impl World {
 
     /// The types of a task's events, in order.
     #[track_caller]
-    pub fn events_of(&self, id: &str) -> Vec<String> {
-        let events = self.events().into_iter();
-        events.filter(|event| event.task.as_deref() == Some(id)).map(|event| event.kind).collect()
+    pub fn events_of(&self, id: &str) -> Vec<EventKind> {
+        let events = self.events().into_iter().map(|info| info.event);
+        events.filter(|event| event.task() == Some(id)).map(|event| event.kind()).collect()
     }
 
     #[track_caller]

@@ -114,7 +114,7 @@ impl Case<'_> {
 }
 
 fn code(task: &belay_protocol::task::TaskInfo) -> Option<i32> {
-    task.outcome.as_ref().and_then(|outcome| outcome.exit_code)
+    task.outcome.as_ref().and_then(belay_protocol::task::Outcome::exit_code)
 }
 
 /// Stops the one task with the tree, with proof, and looks whether the proof is true.

@@ -13,7 +13,7 @@ const PROVES: &str = "proves ";
 const TEST: &str = "#[test]";
 
 /// The letters that numbers begin with.
-const LETTERS: &str = "SAFTKOWRDLGX";
+const LETTERS: &str = "SAFTKOWERDLGX";
 
 pub(crate) fn check(sources: &[Source], findings: &mut Findings) {
     let Ok(text) = std::fs::read_to_string(root().join(LIST)) else {

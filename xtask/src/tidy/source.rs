@@ -20,6 +20,9 @@ const PRIVATE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 /// The files whose every match names every case.
 const NO_WILDCARD: &str = "crates/model/src/";
 
+/// The files whose every event and reply is a named type of the protocol.
+const NO_JSON_LITERAL: &str = "crates/daemon/src/";
+
 /// A source file, taken apart once for all rules.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -44,6 +47,7 @@ impl Source {
         self.check_unwrap(findings);
         self.check_sleep(findings);
         self.check_wildcard(findings);
+        self.check_json(findings);
     }
 
     fn check_head(&self, findings: &mut Findings) {
@@ -151,6 +155,16 @@ impl Source {
             }
         }
     }
+
+    fn check_json(&self, findings: &mut Findings) {
+        if !shown(&self.path).starts_with(NO_JSON_LITERAL) {
+            return;
+        }
+        for (at, _) in self.parts.code.lines().enumerate().filter(|(_, line)| line.contains("json!")) {
+            let what = "no `json!` in the daemon: what crosses the wire is a type of crates/protocol";
+            findings.at(&self.path, at + 1, what);
+        }
+    }
 }
 
 /// What holds for every text file.
@@ -210,6 +224,7 @@ mod tests {
             ("crates/x/tests/a.rs", "//! A.\nfn a() { thread::sleep(b) }\n", "a.rs:2: no sleeping"),
             ("crates/x/tests/a.rs", "//! A.\n#[ignore]\n", "a.rs:2: no test is ignored"),
             ("crates/model/src/life.rs", "//! A.\nmatch a {\n _ => b\n}\n", "life.rs:3: name every case"),
+            ("crates/daemon/src/a.rs", "//! A.\nfn a() { json!({}) }\n", "a.rs:2: no `json!` in the daemon"),
         ] {
             let found = findings(path, text);
             assert!(found.len() == 1 && found[0].contains(part), "{text:?}: {found:?}");
@@ -230,6 +245,7 @@ mod tests {
             ("crates/x/src/a.rs", "//! A.\n#[cfg(test)]\nmod tests {\n fn a() { b.unwrap() }\n}\n"),
             ("crates/x/tests/a.rs", "//! A.\nfn wait_until() { thread::sleep(b) }\n"),
             ("crates/x/src/a.rs", "//! A.\nfn a() { thread::sleep(b) }\n"),
+            ("crates/x/src/a.rs", "//! A.\nfn a() { json!({}) }\n"),
             ("crates/x/tests/a.rs", "//! A.\nwhile Instant::now() < until {\nthread::sleep(b);\n}\n"),
             ("crates/x/tests/a.rs", "//! A.\n// Sleeps because it rolls dice.\nthread::sleep(b);\n"),
         ] {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belay_protocol::event::EventTypePattern;
 use clap::Args;
 use clap_complete::Shell;
 
@@ -47,7 +48,7 @@ pub(crate) struct EventsArgs {
     pub(crate) session: Option<String>,
     /// Only events of this type: task.ended, or task.* for all about tasks; may be given again
     #[arg(long = "type", value_name = "TYPE")]
-    pub(crate) types: Vec<String>,
+    pub(crate) types: Vec<EventTypePattern>,
     /// One object a line
     #[arg(long)]
     pub(crate) json: bool,

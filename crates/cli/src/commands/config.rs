@@ -1,6 +1,6 @@
 //! `belay config`: the settings, where each comes from, and changing them. The daemon reads and writes the file.
 
-use belay_protocol::config::{ConfigItem, Counts, GetParams, GetResult, SetParams, SetResult};
+use belay_protocol::config::{ConfigItem, ConfigSource, Counts, GetParams, GetResult, SetParams, SetResult};
 use belay_protocol::methods::{ConfigGet, ConfigSet};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ pub(crate) fn render(found: &GetResult, width: Option<usize>, colour: bool) -> S
         Column::new("SOURCE").flexible(8),
     ]);
     for item in &found.items {
-        let style = if item.source == "default" { Style::Dim } else { Style::Plain };
+        let style = if item.source == ConfigSource::Default { Style::Dim } else { Style::Plain };
         table.row(vec![
             Cell::new(&item.key),
             Cell::new(&shown(&item.value)).style(style),
@@ -92,10 +92,14 @@ pub(crate) fn render(found: &GetResult, width: Option<usize>, colour: bool) -> S
 }
 
 fn source(item: &ConfigItem) -> String {
-    let place = item.place.as_ref().unwrap_or(&item.source);
+    let place = match &item.source {
+        ConfigSource::Default => "default".to_owned(),
+        ConfigSource::File { place } => place.clone(),
+        ConfigSource::Env { variable } => format!("env {variable}"),
+    };
     match &item.from_next_start {
         Some(next) => format!("{place} ({} from the next start of the daemon)", shown(next)),
-        None => place.clone(),
+        None => place,
     }
 }
 
@@ -119,7 +123,11 @@ pub(crate) fn sentence(done: &SetResult) -> String {
             format!("{} is {value} from the next start of the daemon on: belay down, belay up", item.key)
         }
         Counts::Overridden => {
-            let variable = item.source.strip_prefix("env ").unwrap_or(&item.source);
+            let variable = match &item.source {
+                ConfigSource::Env { variable } => variable.as_str(),
+                ConfigSource::File { place } => place.as_str(),
+                ConfigSource::Default => "default",
+            };
             format!(
                 "The file is changed, but {} stays {value}: {variable} of the daemon counts before it",
                 item.key

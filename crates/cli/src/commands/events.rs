@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
-use belay_protocol::event::{EventInfo, Filter, FollowParams, ReadParams};
+use belay_protocol::event::{Event, EventInfo, Filter, FollowParams, ReadParams};
 use belay_protocol::methods::{EventFollow, EventRead, notify};
-use belay_protocol::task::Status;
-use serde::Deserialize as _;
 
 use crate::args::EventsArgs;
 use crate::context::Context;
@@ -132,16 +130,16 @@ fn show(event: &EventInfo, json: bool, context: &mut Context) -> Result<(), CliE
 /// One event on one line. In a file it can be searched by its type; a terminal has no room for that, nor for more of the time than
 /// one reads.
 pub(crate) fn line(event: &EventInfo, limit: Option<usize>, colour: bool) -> String {
-    let about = event.task.as_deref().or(event.session.as_deref()).unwrap_or("-");
+    let about = event.event.task().or(event.event.session()).unwrap_or("-");
     let about = format!("{:<ID_COLUMNS$}  ", one_line(about));
-    let words = words::words(event);
-    let (words, style) = (one_line(&words), kind_style(event));
+    let words = words::words(&event.event);
+    let (words, style) = (one_line(&words), kind_style(&event.event));
     let at = event.at.to_string();
     let Some(limit) = limit else {
         return format!(
             "{:>6}  {at}  {:<18}  {about}{}",
             event.seq,
-            one_line(&event.kind),
+            event.event.kind().name(),
             style.paint(&words, colour)
         );
     };
@@ -152,16 +150,29 @@ pub(crate) fn line(event: &EventInfo, limit: Option<usize>, colour: bool) -> Str
     format!("{head}{}", style.paint(&words, colour))
 }
 
-fn kind_style(event: &EventInfo) -> Style {
-    match event.kind.as_str() {
-        "task.ended" => {
-            let status = event.more.get("status").and_then(|status| Status::deserialize(status).ok());
-            status.map_or(Style::Plain, outcome::status_style)
-        }
-        "task.started" | "task.adopted" | "task.recovered" => Style::Good,
-        "task.stopping" | "task.attempt_ended" | "task.stalled" | "session.lapsed" | "session.ending"
-        | "lane.queued" | "daemon.stopping" => Style::Busy,
-        "lane.fenced" => Style::Bad,
-        _ => Style::Plain,
+const fn kind_style(event: &Event) -> Style {
+    match event {
+        Event::TaskEnded { status, .. } => outcome::status_style(*status),
+        Event::TaskStarted { .. } | Event::TaskAdopted { .. } | Event::TaskRecovered { .. } => Style::Good,
+        Event::TaskStopping { .. }
+        | Event::TaskAttemptEnded { .. }
+        | Event::TaskStalled { .. }
+        | Event::SessionLapsed { .. }
+        | Event::SessionEnding { .. }
+        | Event::LaneQueued { .. }
+        | Event::DaemonStopping => Style::Busy,
+        Event::LaneFenced { .. } | Event::Lost => Style::Bad,
+        Event::TaskCreated { .. }
+        | Event::TaskLeaderExited { .. }
+        | Event::TaskDetached { .. }
+        | Event::TaskSignalled { .. }
+        | Event::TaskRemoved { .. }
+        | Event::SessionOpened { .. }
+        | Event::SessionRegained { .. }
+        | Event::SessionEnded { .. }
+        | Event::LaneGranted { .. }
+        | Event::LaneLeft { .. }
+        | Event::LaneReleased { .. }
+        | Event::DaemonStarted { .. } => Style::Plain,
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use belay_protocol::Timestamp;
 use belay_protocol::lane::LaneSeat;
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::{Budgets, ClockInfo, GetParams, Health, OutcomeInfo, ProcessInfo, Size, TaskInfo};
+use belay_protocol::task::{Budgets, ClockInfo, GetParams, Health, Outcome, ProcessInfo, Size, TaskInfo};
 
 use crate::args::InspectArgs;
 use crate::context::{self, Context};
@@ -121,7 +121,7 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
         let why = stopping.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let left = task.clocks.grace.and_then(|grace| grace.remaining_ms);
         let next = left.map(|ms| format!("; the next level in {}", human::duration(ms))).unwrap_or_default();
-        let level = outcome::level_name(stopping.level);
+        let level = stopping.level.name();
         block.styled("Stopping", &format!("{level}, by {}{why}{next}", stopping.actor), Style::Busy);
     }
     times(block, task, now);
@@ -219,16 +219,16 @@ fn clock_text(clock: ClockInfo) -> String {
     }
 }
 
-fn end(block: &mut Block, task: &TaskInfo, outcome: &OutcomeInfo) {
-    if let Some(receipt) = &outcome.receipt {
-        let by = format!("{} by {}: ", outcome::level_name(receipt.level), receipt.actor);
+fn end(block: &mut Block, task: &TaskInfo, outcome: &Outcome) {
+    if let Some(receipt) = outcome.receipt() {
+        let by = format!("{} by {}: ", receipt.level.name(), receipt.actor);
         block.line("Receipt", &format!("{by}{}", outcome::receipt(receipt)));
     }
-    let told = outcome.receipt.as_ref().is_some_and(|receipt| !receipt.survivors.is_empty());
-    if !outcome.survivors.is_empty() && !told {
-        block.styled("Survivors", &outcome::survivors(&outcome.survivors), Style::Bad);
+    let told = outcome.receipt().is_some_and(|receipt| !receipt.survivors.is_empty());
+    if !outcome.survivors().is_empty() && !told {
+        block.styled("Survivors", &outcome::survivors(outcome.survivors()), Style::Bad);
     }
-    if let Some(fault) = &outcome.capture {
+    if let Some(fault) = outcome.capture() {
         let text = format!("{} ({} bytes lost)", fault.message, fault.lost_bytes);
         block.styled("Capture", &text, Style::Bad);
     }

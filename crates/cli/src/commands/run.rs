@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{
-    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, OnTimeout, StartParams, TaskInfo,
+    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, OnTimeout, Outcome, StartParams, TaskInfo,
 };
 
 use crate::args::{self, Limit, RunArgs};
@@ -37,7 +37,7 @@ pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> 
 
 fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
     let task = start(params, context)?;
-    let failed = task.outcome.as_ref().is_some_and(|outcome| outcome.kind == "spawn");
+    let failed = matches!(task.outcome, Some(Outcome::Spawn { .. }));
     if json {
         context.out.json(&task)?;
     } else {

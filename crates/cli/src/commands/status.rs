@@ -68,7 +68,7 @@ pub(crate) fn render(status: &StatusResult, now: Timestamp, colour: bool) -> Str
     line("Shims", &format!("{} ready", status.shims_ready));
     let held = &status.containment;
     let cgroup = held.cgroup.as_ref().map(|path| format!(" at {}", path.to_text_lossy())).unwrap_or_default();
-    line("Containment", &format!("{}{cgroup} ({}): {}", held.kind, held.layout, held.why));
+    line("Containment", &format!("{}{cgroup} ({}): {}", held.kind.name(), held.layout.name(), held.why));
     let idle =
         status.idle_exit_ms.map_or_else(|| "never".to_owned(), |ms| format!("after {}", human::duration(ms)));
     line("Leaves", &format!("{idle}, when it holds nothing"));

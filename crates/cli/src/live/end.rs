@@ -1,6 +1,6 @@
 //! The end of being there: our terminal as it was, and what people are told.
 
-use belay_protocol::task::OnDisconnect;
+use belay_protocol::task::{DetachedBy, OnDisconnect, Outcome};
 
 use super::engine::{Left, Live};
 use super::words::{explanation, released};
@@ -75,7 +75,7 @@ impl Live<'_> {
             return Ok(leader.signal.map_or_else(|| outcome::leader_code(leader), die_of));
         }
         if !task.status.is_ended() {
-            let by = task.detached_by.as_deref().unwrap_or("somebody");
+            let by = task.detached_by.as_ref().map_or("somebody", DetachedBy::as_str);
             let how = outcome::background(task.status).unwrap_or("goes on in the background");
             self.context.note(&format!(
                 "belay: detached by {by}; it {how} as task {0}: belay logs {0} shows its output, \
@@ -92,9 +92,9 @@ impl Live<'_> {
         }
         // One whose task was stopped by somebody else has not been killed itself. It ends with the code: there are callers that
         // never notice the end of a shell that died.
-        let own = |kind: &str| kind == "exited" || self.order.is_some();
-        let signal =
-            task.outcome.as_ref().filter(|outcome| own(&outcome.kind)).and_then(|outcome| outcome.signal);
+        let died_itself = |outcome: &&Outcome| matches!(outcome, Outcome::Signaled { .. });
+        let own = task.outcome.as_ref().filter(|outcome| self.order.is_some() || died_itself(outcome));
+        let signal = own.and_then(Outcome::signal);
         Ok(signal.map_or_else(|| outcome::exit_code(&task), die_of))
     }
 }

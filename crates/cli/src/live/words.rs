@@ -1,6 +1,6 @@
 //! What people are told when a command is over for them: why it ended, or that it goes on without them.
 
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{Outcome, Status, TaskInfo};
 
 use crate::context::Context;
 use crate::error::CliError;
@@ -26,10 +26,12 @@ pub(super) fn released(context: &mut Context, task: &TaskInfo, quiet: bool) -> R
 
 /// What people are told beside the exit code; nothing for an ordinary end.
 pub(crate) fn explanation(task: &TaskInfo, stopped_here: bool) -> Option<String> {
-    let capture = task.outcome.as_ref().and_then(|outcome| outcome.capture.as_ref());
+    let capture = task.outcome.as_ref().and_then(Outcome::capture);
     let ordinary = match task.status {
         Status::Completed => true,
-        Status::Failed => task.outcome.as_ref().is_none_or(|outcome| outcome.kind == "exited"),
+        Status::Failed => {
+            matches!(task.outcome, None | Some(Outcome::Exited { .. } | Outcome::Signaled { .. }))
+        }
         Status::Cancelled => stopped_here,
         _ => false,
     };

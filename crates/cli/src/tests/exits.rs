@@ -1,26 +1,27 @@
 //! Every way a task can end: its exit code, and the sentence beside it.
 
-use belay_protocol::life::{CaptureFault, ClockName};
-use belay_protocol::task::{BudgetInfo, ErrorInfo, OutcomeInfo, Status, TaskInfo};
+use belay_protocol::life::{CaptureFault, ClockName, StartStage, StopLevel};
+use belay_protocol::task::{Outcome, SpawnError, Status, TaskInfo};
 
-use super::samples::{cancelled, died, ended, exited, outcome, running, survivor};
+use super::samples::{cancelled, died, ended, exited, over_budget, receipt, running, stop_failed, timed_out};
 use crate::outcome::{exit_code, sentence, short};
 
-fn spawn(what: &str, errno: i32, message: &str) -> TaskInfo {
-    let error = ErrorInfo { what: what.into(), errno: Some(errno), message: message.into() };
-    ended(Status::Failed, OutcomeInfo { error: Some(error), ..outcome("spawn") })
+fn spawn(what: StartStage, errno: i32, message: &str) -> TaskInfo {
+    let error = SpawnError { what, errno: Some(errno), message: message.into() };
+    ended(Status::Failed, Outcome::Spawn { error, capture: None })
 }
 
 fn all() -> Vec<TaskInfo> {
-    let limit = OutcomeInfo {
-        clock: Some(ClockName::Silence),
-        limit_ms: Some(300_000),
-        signal: Some(15),
-        ..outcome("timed_out")
+    let lost = Outcome::Lost { reason: "its shim was killed".into(), survivors: Vec::new(), capture: None };
+    let unasked = Outcome::Cancelled {
+        actor: "ada".into(),
+        reason: None,
+        level: StopLevel::Terminate,
+        receipt: receipt(),
+        exit_code: None,
+        signal: None,
+        capture: None,
     };
-    let budget = BudgetInfo { name: "output".into(), limit: 10, used: 11 };
-    let lost = ErrorInfo { what: "lost".into(), errno: None, message: "its shim was killed".into() };
-    let unasked = OutcomeInfo { actor: Some("ada".into()), ..outcome("cancelled") };
     vec![
         running(),
         exited(0),
@@ -29,13 +30,13 @@ fn all() -> Vec<TaskInfo> {
         died(11),
         cancelled(),
         ended(Status::Cancelled, unasked),
-        ended(Status::TimedOut, limit),
-        ended(Status::Failed, OutcomeInfo { budget: Some(budget), ..outcome("budget") }),
-        spawn("program", 2, "frobnicate: no such program"),
-        spawn("program", 13, "./notes.txt: permission denied"),
-        spawn("cwd", 2, "/gone: no such directory"),
-        ended(Status::Lost, OutcomeInfo { error: Some(lost), ..outcome("lost") }),
-        ended(Status::StopFailed, OutcomeInfo { survivors: vec![survivor()], ..outcome("stop_failed") }),
+        ended(Status::TimedOut, timed_out(ClockName::Silence, 300_000, Some(15))),
+        ended(Status::Failed, over_budget(10, 11)),
+        spawn(StartStage::Program, 2, "frobnicate: no such program"),
+        spawn(StartStage::Program, 13, "./notes.txt: permission denied"),
+        spawn(StartStage::Cwd, 2, "/gone: no such directory"),
+        ended(Status::Lost, lost),
+        ended(Status::StopFailed, stop_failed()),
     ]
 }
 
@@ -71,8 +72,7 @@ fn only_what_is_out_of_the_ordinary_is_explained() {
     assert_eq!(explanation(&died(11), false), None);
     assert_eq!(explanation(&cancelled(), true), None);
     assert!(explanation(&cancelled(), false).is_some());
-    let mut faulty = exited(0);
-    let fault = CaptureFault { message: "no space left".into(), lost_bytes: 9 };
-    faulty.outcome.as_mut().unwrap().capture = Some(fault);
+    let capture = Some(CaptureFault { message: "no space left".into(), lost_bytes: 9 });
+    let faulty = ended(Status::Completed, Outcome::Exited { exit_code: 0, capture });
     assert!(explanation(&faulty, false).unwrap().contains("no space left"));
 }

@@ -1,10 +1,12 @@
 //! Tasks and answers to render.
 
 use belay_protocol::Timestamp;
-use belay_protocol::life::{OutputInfo, Receipt, SignalSent, StopLevel, SurvivorInfo};
+use belay_protocol::life::{
+    ClockName, Order, OutputInfo, Receipt, SignalSent, StopCause, StopLevel, SurvivorInfo,
+};
 use belay_protocol::task::{
-    Budgets, ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, OutcomeInfo, ProcessInfo, Status, TaskInfo,
-    TaskKind,
+    BudgetInfo, Budgets, ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, Outcome, ProcessInfo, Status,
+    TaskInfo, TaskKind,
 };
 
 /// 2026-01-31T12:00:00Z
@@ -50,26 +52,7 @@ pub(super) fn running() -> TaskInfo {
     }
 }
 
-pub(super) fn outcome(kind: &str) -> OutcomeInfo {
-    OutcomeInfo {
-        kind: kind.into(),
-        exit_code: None,
-        signal: None,
-        core_dumped: None,
-        actor: None,
-        reason: None,
-        level: None,
-        clock: None,
-        limit_ms: None,
-        budget: None,
-        error: None,
-        survivors: Vec::new(),
-        receipt: None,
-        capture: None,
-    }
-}
-
-pub(super) fn ended(status: Status, outcome: OutcomeInfo) -> TaskInfo {
+pub(super) fn ended(status: Status, outcome: Outcome) -> TaskInfo {
     TaskInfo {
         id: "sh-9arw51tz8cpe".into(),
         name: Some("build".into()),
@@ -83,12 +66,11 @@ pub(super) fn ended(status: Status, outcome: OutcomeInfo) -> TaskInfo {
 
 pub(super) fn exited(code: i32) -> TaskInfo {
     let status = if code == 0 { Status::Completed } else { Status::Failed };
-    ended(status, OutcomeInfo { exit_code: Some(code), ..outcome("exited") })
+    ended(status, Outcome::Exited { exit_code: code, capture: None })
 }
 
 pub(super) fn died(signal: i32) -> TaskInfo {
-    let end = OutcomeInfo { signal: Some(signal), core_dumped: Some(true), ..outcome("exited") };
-    ended(Status::Failed, end)
+    ended(Status::Failed, Outcome::Signaled { signal, core_dumped: true, capture: None })
 }
 
 pub(super) fn receipt() -> Receipt {
@@ -123,15 +105,48 @@ pub(super) fn failed_receipt() -> Receipt {
 }
 
 pub(super) fn cancelled() -> TaskInfo {
-    let end = OutcomeInfo {
-        signal: Some(15),
-        actor: Some("ada".into()),
+    let end = Outcome::Cancelled {
+        actor: "ada".into(),
         reason: Some("port is taken".into()),
-        level: Some(StopLevel::Terminate),
-        receipt: Some(receipt()),
-        ..outcome("cancelled")
+        level: StopLevel::Terminate,
+        receipt: receipt(),
+        exit_code: None,
+        signal: Some(15),
+        capture: None,
     };
     ended(Status::Cancelled, end)
+}
+
+pub(super) fn stop_failed() -> Outcome {
+    let order = Order {
+        level: StopLevel::Terminate,
+        grace_ms: None,
+        actor: "ada".into(),
+        reason: Some("port is taken".into()),
+    };
+    Outcome::StopFailed {
+        survivors: vec![survivor()],
+        receipt: failed_receipt(),
+        cause: StopCause::Asked { order },
+        exit_code: None,
+        signal: None,
+        capture: None,
+    }
+}
+
+pub(super) fn over_budget(limit: u64, used: u64) -> Outcome {
+    Outcome::Budget {
+        budget: BudgetInfo { name: "output".into(), limit, used },
+        receipt: receipt(),
+        exit_code: None,
+        signal: None,
+        capture: None,
+    }
+}
+
+pub(super) fn timed_out(clock: ClockName, limit_ms: u64, signal: Option<i32>) -> Outcome {
+    let receipt = receipt();
+    Outcome::TimedOut { clock, limit_ms, receipt, exit_code: None, signal, reason: None, capture: None }
 }
 
 /// A task with something in every field.

@@ -1,9 +1,10 @@
 //! Tables, blocks and receipts.
 
 use belay_client::Places;
-use belay_protocol::config::{ConfigItem, Counts, GetResult, SetResult};
+use belay_protocol::config::{ConfigItem, ConfigSource, Counts, GetResult, SetResult};
 use belay_protocol::daemon::{
-    BudgetsHeld, ContainmentInfo, Finding, GcResult, NoticeInfo, StatusResult, StopDaemonResult, Verdict,
+    BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Finding, GcResult, NoticeInfo, StatusResult,
+    StopDaemonResult, Verdict,
 };
 use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{Line, SearchLine, StreamName};
@@ -89,21 +90,22 @@ fn a_task_between_two_attempts() {
 
 #[test]
 fn the_settings_with_their_sources() {
-    let item = |key: &str, value: serde_json::Value, source: &str, place: Option<&str>| ConfigItem {
+    let item = |key: &str, value: serde_json::Value, source: ConfigSource| ConfigItem {
         key: key.into(),
         value,
-        source: source.into(),
-        place: place.map(str::to_owned),
+        source,
         from_next_start: None,
     };
-    let mut idle = item("daemon.idle_exit", "30m".into(), "default", None);
+    let file = |place: &str| ConfigSource::File { place: place.into() };
+    let env = ConfigSource::Env { variable: "BELAY_RETENTION".into() };
+    let mut idle = item("daemon.idle_exit", "30m".into(), ConfigSource::Default);
     idle.from_next_start = Some("never".into());
     let items = vec![
         idle.clone(),
-        item("daemon.max_tasks", 500.into(), "file", Some("/home/ada/.local/state/belay/config.toml:3")),
-        item("retention.age", "1d".into(), "env BELAY_RETENTION", None),
-        item("defaults.timeout", serde_json::Value::Null, "default", None),
-        item("hooks.on_end", serde_json::json!(["notify-send", "a task ended"]), "file", Some("/c.toml:9")),
+        item("daemon.max_tasks", 500.into(), file("/home/ada/.local/state/belay/config.toml:3")),
+        item("retention.age", "1d".into(), env),
+        item("defaults.timeout", serde_json::Value::Null, ConfigSource::Default),
+        item("hooks.on_end", serde_json::json!(["notify-send", "a task ended"]), file("/c.toml:9")),
     ];
     let found = GetResult { path: "/c.toml".into(), items: items.clone(), problem: None };
     insta::assert_snapshot!("config", config::render(&found, None, false));
@@ -186,8 +188,8 @@ fn daemon_status() -> StatusResult {
         calls_waiting: 2,
         shims_ready: 2,
         containment: ContainmentInfo {
-            kind: "cgroup".into(),
-            layout: "v2".into(),
+            kind: ContainmentKind::Cgroup,
+            layout: CgroupLayout::V2,
             cgroup: Some("/sys/fs/cgroup/user.slice/belay".into()),
             why: "delegated by systemd".into(),
             budgets: BudgetsHeld::default(),

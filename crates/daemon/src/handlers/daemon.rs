@@ -11,7 +11,7 @@ use belay_protocol::life::SurvivorInfo;
 use belay_protocol::shim::ProcessId;
 use belay_protocol::task::StopResult;
 use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
-use belay_record::convert::outcome_info;
+use belay_record::convert::outcome_from_record;
 
 use super::check::check_clock;
 use super::task_stop::{StopMany, Then};
@@ -201,11 +201,11 @@ impl<W: World> Core<W> {
     }
 
     fn survivor_finding(&self, entry: &Entry) -> Option<Finding> {
-        let survivors = entry.doc.end.as_ref().map(outcome_info)?.survivors;
+        let outcome = entry.doc.end.as_ref().map(outcome_from_record)?;
         let lives = |one: &SurvivorInfo| {
             self.world.is_alive(ProcessId { pid: one.pid, start_ticks: one.start_ticks })
         };
-        let alive: Vec<SurvivorInfo> = survivors.into_iter().filter(lives).collect();
+        let alive: Vec<SurvivorInfo> = outcome.survivors().iter().filter(|one| lives(one)).cloned().collect();
         let numbers = alive.iter().map(|one| one.pid.to_string()).collect::<Vec<_>>().join(" ");
         let one = alive.first()?;
         Some(Finding {

@@ -1,14 +1,16 @@
 //! `event/read follow`: the numbered record of everything that happened, from any number on.
 
 use belay_journal::EventRow;
-use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::event::{EventInfo, Filter, FollowParams, FollowResult, ReadParams, ReadResult};
+use belay_protocol::event::{
+    EventInfo, EventKind, Filter, FollowParams, FollowResult, ReadParams, ReadResult,
+};
 use belay_protocol::methods::notify;
 use belay_protocol::rpc::{Notification, Version};
 
 use super::check::at_most;
 use crate::answer::{Caller, Pending, What, line};
+use crate::commit::event_info;
 use crate::config::bounds;
 use crate::core::Core;
 use crate::event::ClientId;
@@ -70,13 +72,13 @@ impl<W: World> Core<W> {
         check_position(after, page.first, page.last)?;
         let (first, last) = (page.first, page.last);
         let mut next = page.events.last().map_or(after.min(last), |event| event.seq);
-        let mut events = self.seen_events(scope, only, page.events);
+        let mut events = self.seen_events(scope, only, &page.events);
         let mut looked = max;
         while events.is_empty() && next < last && looked < LOOK_AT {
             let page = self.journal.events(next, PAGE).map_err(|error| journal_error(&error))?;
             let Some(end) = page.events.last().map(|event| event.seq) else { break };
             (next, looked) = (end, looked + PAGE);
-            events = self.seen_events(scope, only, page.events);
+            events = self.seen_events(scope, only, &page.events);
             if events.len() > max {
                 events.truncate(max);
                 next = events.last().map_or(next, |event| event.seq);
@@ -85,8 +87,8 @@ impl<W: World> Core<W> {
         Ok(ReadResult { events, next, first, last })
     }
 
-    fn seen_events(&self, scope: &Scope, only: &Filter, rows: Vec<EventRow>) -> Vec<EventInfo> {
-        rows.into_iter().filter(|row| is_wanted(only, row) && self.sees(scope, row)).map(event_info).collect()
+    fn seen_events(&self, scope: &Scope, only: &Filter, rows: &[EventRow]) -> Vec<EventInfo> {
+        rows.iter().filter(|row| is_wanted(only, row) && self.sees(scope, row)).map(event_info).collect()
     }
 
     /// Whether an event is about something that is the reader's.
@@ -113,11 +115,6 @@ impl<W: World> Core<W> {
         let task = task.map_err(|error| error.field("task"))?.map(|entry| entry.id);
         let session =
             only.session.as_ref().map(|text| self.find_session(&self.scope(caller), text)).transpose()?;
-        if let Some(odd) = only.types.iter().find(|kind| !is_kind(kind)) {
-            let shown: String = odd.chars().filter(|c| !c.is_control()).take(40).collect();
-            return Err(RpcError::invalid("types", format!("there is no type of event {shown:?}"))
-                .hint("task.ended, or task.* for all about tasks; belay events shows them"));
-        }
         Ok(Filter { task, session, types: only.types.clone() })
     }
 
@@ -215,7 +212,7 @@ impl<W: World> Core<W> {
         let rows = self.journal.events(after, PAGE).ok()?.events;
         let last = rows.last()?.seq;
         let worded = |row: EventRow| {
-            let event = event_info(row.clone());
+            let event = event_info(&row);
             let said = Notification { jsonrpc: Version::V2, method: notify::EVENT_ITEM, params: &event };
             Some((row, line(&said).ok()?))
         };
@@ -223,21 +220,10 @@ impl<W: World> Core<W> {
     }
 }
 
-/// `task.ended`, or `task.*`.
-fn is_kind(kind: &str) -> bool {
-    let all_of = kind.strip_suffix('*').filter(|noun| noun.ends_with('.'));
-    let fits = |known: &&str| all_of.map_or(*known == kind, |noun| known.starts_with(noun));
-    kind == "lost" || EventInfo::TYPES.iter().any(fits)
-}
-
+/// By the columns of the row: a wanted event whose body cannot be read is delivered as lost.
 fn is_wanted(only: &Filter, row: &EventRow) -> bool {
-    let is_kind = |kind: &String| match kind.strip_suffix('*') {
-        Some(noun) => row.kind.starts_with(noun),
-        None => row.kind == *kind,
-    };
-    only.task.as_ref().is_none_or(|task| row.task.as_ref() == Some(task))
-        && only.session.as_ref().is_none_or(|session| row.session.as_ref() == Some(session))
-        && (only.types.is_empty() || only.types.iter().any(is_kind))
+    let kind = EventKind::from_name(&row.kind).unwrap_or(EventKind::Lost);
+    only.matches(kind, row.task.as_deref(), row.session.as_deref())
 }
 
 /// A reader who comes too late is told from where it can go on; one who comes too early, where the end is.
@@ -255,10 +241,4 @@ fn check_position(after: u64, first: u64, last: u64) -> Result<(), RpcError> {
             .from_position(first - 1));
     }
     Ok(())
-}
-
-pub(crate) fn event_info(row: EventRow) -> EventInfo {
-    let EventRow { seq, at_ms, kind, task, session, body } = row;
-    let more = serde_json::from_str(&body).unwrap_or_default();
-    EventInfo { seq, at: Timestamp(at_ms), kind, task, session, more }
 }

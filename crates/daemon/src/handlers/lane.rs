@@ -1,8 +1,8 @@
 //! `lane/list release`: looking at lanes, and letting a fenced owner have one again.
 
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
 use belay_protocol::lane::{LaneInfo, ListResult, ReleaseParams, ReleaseResult};
-use serde_json::json;
 
 use super::task_stop::check_reason;
 use crate::answer::Caller;
@@ -51,13 +51,15 @@ impl<W: World> Core<W> {
         };
         let (released, unblocked) = lane.release(params.owner.as_deref());
         let released: Vec<_> = released.iter().map(|fence| fence_info(name, fence)).collect();
-        let owners: Vec<&str> = released.iter().map(|fence| fence.owner.as_str()).collect();
-        let told = json!({
-            "lane": name, "owners": owners, "unblocked": unblocked,
-            "by": self.actor(caller, None), "reason": params.reason,
-        });
         if !(released.is_empty() && unblocked.is_none()) {
-            self.emit_about("lane.released", None, None, told);
+            let event = Event::LaneReleased {
+                lane: name.clone(),
+                owners: released.iter().map(|fence| fence.owner.clone()).collect(),
+                unblocked: unblocked.clone(),
+                by: self.actor(caller, None),
+                reason: params.reason.clone(),
+            };
+            self.emit(&event);
         }
         self.grant(name);
         let lane = self.lanes.get(name).cloned().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use belay_model::{LeaseEvent, Level, SessionId, StopOrder};
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
 use belay_protocol::session::{
     CloseParams, CloseResult, Defaults, GetParams, Hold, ListParams, ListResult, Notice, NoticesParams,
     NoticesResult, OpenParams, OpenResult, RenewParams, SessionInfo, SessionState, WaitParams,
@@ -77,13 +78,18 @@ impl<W: World> Core<W> {
             reason: None,
             left: Vec::new(),
         };
-        let told = serde_json::json!({ "name": doc.name, "parent": parent, "by": self.actor(caller, None) });
+        let opened = Event::SessionOpened {
+            session: id.clone(),
+            name: doc.name.clone(),
+            parent: parent.clone(),
+            by: self.actor(caller, None),
+        };
         let mut session = Session::new(doc);
         session.holders.insert(caller.client);
         self.sessions.insert(id.clone(), session);
         let mark = self.mark();
         self.put_session(&id);
-        self.emit_session("session.opened", &id, told);
+        self.emit(&opened);
         // Said only when it is durable: whoever has a token has a session.
         if let Err(error) = self.commit() {
             self.sessions.remove(&id);

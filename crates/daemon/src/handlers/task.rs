@@ -4,9 +4,9 @@
 use belay_model::State;
 use belay_os::signal::Signal;
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
 use belay_protocol::shim::ToShim;
 use belay_protocol::task::{GetParams, RemoveParams, RemoveResult, SignalParams, SignalResult, WriteParams};
-use serde_json::json;
 
 use super::check::check_text;
 use crate::answer::{Caller, Pending, What};
@@ -79,7 +79,7 @@ impl<W: World> Core<W> {
         let by = self.actor(caller, None);
         let ask =
             self.promise(caller.clone(), What::Signal { task: id.clone() }, Some(bounds::SHIM_ANSWER_MS));
-        self.emit("task.signalled", Some((&id, &session)), json!({ "signal": signal.name(), "by": by }));
+        self.emit(&Event::TaskSignalled { task: id, session, signal: signal.name().to_owned(), by });
         self.actions.push(Action::ToShim { shim, message: ToShim::Signal { ask, signal: signal.as_raw() } });
         Ok(())
     }

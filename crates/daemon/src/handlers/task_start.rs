@@ -10,7 +10,6 @@ use belay_protocol::shim::{Clocks, Rlimit, Start};
 use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
 use belay_protocol::vars;
 use belay_record::convert::policy_from_wire;
-use serde_json::json;
 
 use super::check::check;
 use super::terminal::TERM;
@@ -28,6 +27,7 @@ use crate::lanes::Entering;
 use crate::lines;
 use crate::record::journal_error;
 use crate::rights::{Scope, make_token};
+use crate::telling;
 use crate::world::{CrashPoint, World};
 
 /// A command made ready to be executed, and as one would type it.
@@ -125,8 +125,7 @@ impl<W: World> Core<W> {
         entering: Option<&mut Entering>,
     ) -> Result<(), RpcError> {
         let mark = self.mark();
-        let told = json!({ "command": entry.doc.command, "name": entry.name, "parent": entry.parent });
-        self.emit("task.created", Some((&entry.id, &entry.session)), told);
+        self.emit(&telling::created(&entry, None));
         if let Some(entering) = entering {
             self.record_entering(&mut entry, entering);
         }

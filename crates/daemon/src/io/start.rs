@@ -15,7 +15,7 @@ use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
 use belay_os::spawn::Rlimit;
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
-use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo, Enforcer};
+use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Enforcer};
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
@@ -212,17 +212,17 @@ fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
     if !settings.cgroup() {
         let why = format!("cgroups are switched off by {}", settings.source(Key::Cgroup));
         let budgets = BudgetsHeld { why: Some(why.clone()), ..BudgetsHeld::default() };
-        let (kind, layout) = ("subreaper".to_owned(), "off".to_owned());
+        let (kind, layout) = (ContainmentKind::Subreaper, CgroupLayout::Off);
         return ContainmentInfo { kind, layout, cgroup: None, why, budgets };
     }
     let Probe { layout, usable, why, limits, .. } = probe(&name);
     let layout = match layout {
-        Layout::PureV2 => "v2",
-        Layout::Hybrid => "hybrid",
-        Layout::V1Only => "v1",
-        Layout::None => "none",
+        Layout::PureV2 => CgroupLayout::V2,
+        Layout::Hybrid => CgroupLayout::Hybrid,
+        Layout::V1Only => CgroupLayout::V1,
+        Layout::None => CgroupLayout::None,
     };
-    let kind = if usable.is_some() { "cgroup" } else { "subreaper" };
+    let kind = if usable.is_some() { ContainmentKind::Cgroup } else { ContainmentKind::Subreaper };
     let enforcer = |by_kernel| if by_kernel { Enforcer::Kernel } else { Enforcer::Sampling };
     let budgets = BudgetsHeld {
         memory: enforcer(limits.memory),
@@ -230,8 +230,8 @@ fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
         why: limits.why.or_else(|| usable.is_none().then(|| why.clone())),
     };
     ContainmentInfo {
-        kind: kind.to_owned(),
-        layout: layout.to_owned(),
+        kind,
+        layout,
         cgroup: usable.map(|path| Bytes::from(path.into_os_string())),
         why,
         budgets,

@@ -8,11 +8,11 @@ use std::rc::Rc;
 
 use belay_journal::Journal;
 use belay_model::{State, TaskId};
-use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo};
+use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::{
     Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, ToShim,
 };
-use belay_protocol::task::{ProcessInfo, Status};
+use belay_protocol::task::{Outcome, ProcessInfo, Status};
 use belay_record::{EndFile, LogReader, MemoryLog};
 
 use crate::config::Config;
@@ -104,8 +104,8 @@ impl Place {
 
     fn daemon_that_hears_nothing(&self) -> (Core<OneShim>, ShimId) {
         let containment = ContainmentInfo {
-            kind: "subreaper".to_owned(),
-            layout: "none".to_owned(),
+            kind: ContainmentKind::Subreaper,
+            layout: CgroupLayout::None,
             cgroup: None,
             why: "it is a test".to_owned(),
             budgets: BudgetsHeld::default(),
@@ -203,9 +203,10 @@ fn a_task_whose_shim_is_killed_before_its_turn_was_not_started() {
     core.settle_journal();
     let doc = place.recorded(&core).doc;
     assert_eq!(doc.status, Status::Failed);
-    let end = belay_record::convert::outcome_info(&doc.end.unwrap());
+    let end = belay_record::convert::outcome_from_record(&doc.end.unwrap());
     let message = "it was not started: its shim was killed; nobody of its tree was found alive";
-    assert_eq!((end.kind.as_str(), end.error.unwrap().message.as_str()), ("spawn", message));
+    let Outcome::Spawn { error, .. } = end else { panic!("not a failed start: {end:?}") };
+    assert_eq!(error.message, message);
 }
 
 // proves S2, D2
@@ -225,7 +226,10 @@ fn a_shim_that_was_just_leaving_is_not_taken_for_one_that_was_killed() {
         assert_eq!(killed, !left, "{actions:?}");
         core.settle_journal();
         let end = place.recorded(&core).doc.end;
-        let told = end.map(|end| belay_record::convert::outcome_info(&end).error.unwrap().message);
+        let told = end.map(|end| match belay_record::convert::outcome_from_record(&end) {
+            Outcome::Spawn { error, .. } => error.message,
+            other => panic!("not a failed start: {other:?}"),
+        });
         let not_started = "the daemon died while handing the command over: it was not started".to_owned();
         assert_eq!(told, left.then_some(not_started));
     }

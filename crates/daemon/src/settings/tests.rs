@@ -1,7 +1,6 @@
 //! The settings from text to values and back.
 
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 use crate::config::bounds;
@@ -24,13 +23,15 @@ fn every_value_is_known_with_its_source() {
     assert_eq!(read.defaults().on_timeout, Some(OnTimeout::Detach));
     let told = |key| {
         let item = read.item(key);
-        (item.value, item.source, item.place)
+        (item.value, item.source)
     };
-    assert_eq!(told(Key::IdleExit), (json!("never"), "file".into(), Some("/h/config.toml:2".into())));
-    assert_eq!(told(Key::KeepAge), (json!("1h"), "file".into(), Some("/h/config.toml:5".into())));
-    assert_eq!(told(Key::KeepTasks), (json!(7), "env BELAY_RETENTION".into(), None));
-    assert_eq!(told(Key::KeepOutput), (json!("4GiB"), "default".into(), None));
-    assert_eq!(told(Key::Timeout), (json!(null), "default".into(), None));
+    let file = |place: &str| ConfigSource::File { place: place.to_owned() };
+    let env = ConfigSource::Env { variable: "BELAY_RETENTION".to_owned() };
+    assert_eq!(told(Key::IdleExit), (Json::from("never"), file("/h/config.toml:2")));
+    assert_eq!(told(Key::KeepAge), (Json::from("1h"), file("/h/config.toml:5")));
+    assert_eq!(told(Key::KeepTasks), (Json::from(7), env));
+    assert_eq!(told(Key::KeepOutput), (Json::from("4GiB"), ConfigSource::Default));
+    assert_eq!(told(Key::Timeout), (Json::Null, ConfigSource::Default));
 }
 
 #[test]
@@ -91,30 +92,36 @@ fn one_key_is_changed_and_nothing_else() {
     let text = "# mine\n[daemon] # all of it\n# how long\nidle_exit = \"5m\"  # short\ncgroup = true";
     let read = settings(text, &[]).unwrap();
     let edit = |text: &str, key, value| read.edited(&found(text), key, &value).unwrap();
-    assert_eq!(edit(text, Key::IdleExit, json!("90m")), text.replace("\"5m\"", "\"1h30m\""));
-    assert_eq!(edit(text, Key::IdleExit, json!(null)), text.replace("idle_exit = \"5m\"  # short\n", ""));
-    assert_eq!(edit(text, Key::MaxTasks, json!("12")), format!("{text}\nmax_tasks = 12\n"));
+    assert_eq!(edit(text, Key::IdleExit, Json::from("90m")), text.replace("\"5m\"", "\"1h30m\""));
+    assert_eq!(edit(text, Key::IdleExit, Json::Null), text.replace("idle_exit = \"5m\"  # short\n", ""));
+    assert_eq!(edit(text, Key::MaxTasks, Json::from("12")), format!("{text}\nmax_tasks = 12\n"));
     assert_eq!(
-        edit(text, Key::OnEnd, json!("[\"a\", \"b\"]")),
+        edit(text, Key::OnEnd, Json::from("[\"a\", \"b\"]")),
         format!("{text}\n\n[hooks]\non_end = [\"a\", \"b\"]\n")
     );
-    assert_eq!(edit(text, Key::Ttl, json!(null)), text);
-    assert_eq!(edit("", Key::Ttl, json!("1h")), "[defaults]\nttl = \"1h\"\n");
+    assert_eq!(edit(text, Key::Ttl, Json::Null), text);
+    assert_eq!(edit("", Key::Ttl, Json::from("1h")), "[defaults]\nttl = \"1h\"\n");
     assert_eq!(
-        edit("daemon = { cgroup = true }\n", Key::Cgroup, json!(false)),
+        edit("daemon = { cgroup = true }\n", Key::Cgroup, Json::from(false)),
         "daemon = { cgroup = false }\n"
     );
-    assert_eq!(edit("daemon.cgroup = true # x\n", Key::Cgroup, json!(false)), "daemon.cgroup = false # x\n");
+    assert_eq!(
+        edit("daemon.cgroup = true # x\n", Key::Cgroup, Json::from(false)),
+        "daemon.cgroup = false # x\n"
+    );
 }
 
 #[test]
 fn a_wrong_file_is_put_right_by_setting_what_is_wrong_in_it() {
     let read = settings("", &[]).unwrap();
     let wrong = found("[daemon]\nidle_exit = 5\n");
-    assert_eq!(read.edited(&wrong, Key::IdleExit, &json!("5m")).unwrap(), "[daemon]\nidle_exit = \"5m\"\n");
-    let error = read.edited(&wrong, Key::Cgroup, &json!(false)).unwrap_err().to_string();
+    assert_eq!(
+        read.edited(&wrong, Key::IdleExit, &Json::from("5m")).unwrap(),
+        "[daemon]\nidle_exit = \"5m\"\n"
+    );
+    let error = read.edited(&wrong, Key::Cgroup, &Json::from(false)).unwrap_err().to_string();
     assert!(error.starts_with("/h/config.toml:2: daemon.idle_exit cannot be 5: "), "{error}");
-    let error = read.edited(&found(""), Key::Cgroup, &json!("maybe")).unwrap_err().to_string();
+    let error = read.edited(&found(""), Key::Cgroup, &Json::from("maybe")).unwrap_err().to_string();
     assert_eq!(error, "daemon.cgroup cannot be \"maybe\": write it as true or false");
 }
 
@@ -130,8 +137,8 @@ fn a_file_that_becomes_wrong_changes_nothing_until_it_is_right_again() {
     );
     read.take_over(&found("[retention]\ntasks = 6\n[daemon]\nidle_exit = \"1m\"\n"));
     assert_eq!((read.retention().tasks, read.problem()), (6, None));
-    assert_eq!(read.item(Key::IdleExit).value, json!("30m"));
-    assert_eq!(read.item(Key::IdleExit).from_next_start, Some(json!("1m")));
+    assert_eq!(read.item(Key::IdleExit).value, Json::from("30m"));
+    assert_eq!(read.item(Key::IdleExit).from_next_start, Some(Json::from("1m")));
 }
 
 #[test]

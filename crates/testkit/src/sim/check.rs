@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use belay_daemon::config::bounds;
-use belay_daemon::event::Event;
+use belay_daemon::event::Event as CoreEvent;
 use belay_journal::{Batch, EventRow, Journal, TaskRow};
+use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::{End, StartStage};
 use belay_protocol::shim::EndRecord;
-use belay_record::convert::outcome_info;
+use belay_protocol::task::{Outcome, OutcomeKind, Status};
+use belay_record::convert::outcome_from_record;
 use serde_json::Value;
 
 use super::truth::Truth;
@@ -21,7 +23,7 @@ pub(crate) struct Observer {
     /// The task that has each token.
     pub(crate) tokens: BTreeMap<String, String>,
     /// How each ended task looks to clients.
-    pub(crate) outcomes: BTreeMap<String, Value>,
+    pub(crate) outcomes: BTreeMap<String, Outcome>,
 }
 
 impl Observer {
@@ -63,8 +65,8 @@ impl Sim {
             if events.is_empty() {
                 return Ok(());
             }
-            for event in events {
-                self.check_event(&event).map_err(|fault| format!("event {}: {fault}", event.seq))?;
+            for row in events {
+                self.check_event(&row).map_err(|fault| format!("event {}: {fault}", row.seq))?;
             }
         }
     }
@@ -74,48 +76,58 @@ impl Sim {
         belay_journal::noted(self.dir.path()).map_err(|error| error.to_string())
     }
 
-    fn check_event(&mut self, event: &EventRow) -> Checked {
+    fn check_event(&mut self, row: &EventRow) -> Checked {
         let Some(observer) = &mut self.observer else { return Ok(()) };
-        if event.seq != observer.seen + 1 {
+        if row.seq != observer.seen + 1 {
             return Err(format!("it follows {}", observer.seen));
         }
-        observer.seen = event.seq;
-        let Some(id) = &event.task else { return Ok(()) };
-        if event.kind == "task.created" {
+        observer.seen = row.seq;
+        let event: Event = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
+        let kind = event.kind();
+        let columns = (EventKind::from_name(&row.kind), row.task.as_deref(), row.session.as_deref());
+        if columns != (Some(kind), event.task(), event.session()) {
+            return Err(format!("its columns are {columns:?}, its body is {event:?}"));
+        }
+        let Some(id) = event.task() else { return Ok(()) };
+        if kind == EventKind::TaskCreated {
             return self.check_created(id);
         }
         let Some(truth) = self.tasks.get_mut(id) else { return Err(format!("{id} was never created")) };
         let record = &mut truth.record;
-        if record.removed || (record.end.is_some() && event.kind != "task.removed") {
-            return Err(format!("{} of {id} after its end", event.kind));
+        if record.removed || (record.end.is_some() && kind != EventKind::TaskRemoved) {
+            return Err(format!("{} of {id} after its end", kind.name()));
         }
-        match event.kind.as_str() {
-            "task.started" => record.started += 1,
-            "task.leader_exited" => record.leader_exited += 1,
-            "task.attempt_ended" => {
+        match &event {
+            Event::TaskStarted { .. } => record.started += 1,
+            Event::TaskLeaderExited { .. } => record.leader_exited += 1,
+            Event::TaskAttemptEnded { .. } => {
                 record.attempts_ended += 1;
                 record.stalled = false;
             }
             // In turns, and never without the other.
-            "task.stalled" | "task.recovered" => {
-                let stalls = event.kind == "task.stalled";
+            Event::TaskStalled { .. } | Event::TaskRecovered { .. } => {
+                let stalls = kind == EventKind::TaskStalled;
                 if truth.clocks.stall.is_none() || std::mem::replace(&mut record.stalled, stalls) == stalls {
-                    return Err(format!("{} of {id}, which it was already", event.kind));
+                    return Err(format!("{} of {id}, which it was already", kind.name()));
                 }
             }
-            "task.detached" => record.detached += 1,
-            "task.ended" => return self.check_ended(id, event),
-            "task.removed" if record.end.is_none() => return Err(format!("{id} was removed alive")),
-            "task.removed" => {
+            Event::TaskDetached { .. } => record.detached += 1,
+            Event::TaskEnded { status, outcome, .. } => {
+                return self.check_ended(id, *status, outcome.as_ref());
+            }
+            Event::TaskRemoved { .. } if record.end.is_none() => {
+                return Err(format!("{id} was removed alive"));
+            }
+            Event::TaskRemoved { .. } => {
                 record.removed = true;
                 observer.tokens.retain(|_, owner| owner != id);
             }
-            "task.stopping" | "task.adopted" => {}
-            kind => return Err(format!("there is no {kind}")),
+            Event::TaskStopping { .. } | Event::TaskAdopted { .. } => {}
+            other => return Err(format!("nothing in this simulation leads to {other:?}")),
         }
         let counts = [record.started, record.leader_exited, record.attempts_ended];
         if counts.iter().any(|count| *count > truth.attempts) || record.detached > 1 {
-            return Err(format!("{} of {id} once too often", event.kind));
+            return Err(format!("{} of {id} once too often", kind.name()));
         }
         Ok(())
     }
@@ -151,17 +163,16 @@ impl Sim {
     }
 
     /// The one place where an end is held against the truth, at the moment at which it becomes durable.
-    fn check_ended(&mut self, id: &str, event: &EventRow) -> Checked {
+    fn check_ended(&mut self, id: &str, status: Status, told: Option<&Outcome>) -> Checked {
         let row = self.row(id)?.ok_or_else(|| format!("{id} ended and has no row"))?;
         let body: Value = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
         let record: EndRecord = serde_json::from_value(body["end"].clone())
             .map_err(|error| format!("{id} ended and its row has no end: {error}"))?;
         let shim_name = body["shim"]["name"].as_str().unwrap_or_default();
         let shim_killed = self.shims.iter().any(|shim| shim.name == shim_name && shim.was_killed);
-        let outcome = serde_json::to_value(outcome_info(&record)).map_err(|error| error.to_string())?;
-        let told: Value = serde_json::from_str(&event.body).map_err(|error| error.to_string())?;
-        if told["outcome"] != outcome || told["status"] != body["status"] || row.ended_ms.is_none() {
-            return Err(format!("{id} ended as {outcome}, the event says {told}"));
+        let outcome = outcome_from_record(&record);
+        if told != Some(&outcome) || body["status"] != status.name() || row.ended_ms.is_none() {
+            return Err(format!("{id} ended as {outcome:?}, the event says {status:?}, {told:?}"));
         }
         self.check_wish(id)?;
         let Some(truth) = self.tasks.get_mut(id) else { return Ok(()) };
@@ -211,11 +222,10 @@ impl Sim {
     }
 
     /// How many tasks have ended in which way.
-    pub(crate) fn ends(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn ends(&self) -> BTreeMap<OutcomeKind, u64> {
         let outcomes = self.observer.iter().flat_map(|observer| observer.outcomes.values());
         outcomes.fold(BTreeMap::new(), |mut ends, outcome| {
-            let kind = outcome["kind"].as_str().unwrap_or("none");
-            *ends.entry(kind.to_owned()).or_default() += 1;
+            *ends.entry(outcome.kind()).or_default() += 1;
             ends
         })
     }
@@ -314,7 +324,7 @@ impl Sim {
             };
             let at = daemon.core.next_deadline().ok_or("notes are left and no timer is armed")?;
             self.pass_time(at)?;
-            self.tell_daemon(Event::Tick)?;
+            self.tell_daemon(CoreEvent::Tick)?;
             for _ in 0..MOST_LAST_TURNS {
                 if !self.turn()? {
                     break;
@@ -326,7 +336,7 @@ impl Sim {
 
     fn check_idle_exit(&mut self, at_ms: u64) -> Checked {
         self.pass_time(at_ms)?;
-        self.tell_daemon(Event::Tick)?;
+        self.tell_daemon(CoreEvent::Tick)?;
         for _ in 0..MOST_LAST_TURNS {
             if !self.turn()? {
                 break;

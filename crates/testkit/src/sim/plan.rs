@@ -7,7 +7,7 @@ use belay_daemon::config::Config;
 use belay_daemon::settings::Settings;
 use belay_model::Exit;
 use belay_protocol::Bytes;
-use belay_protocol::daemon::{BudgetsHeld, ContainmentInfo};
+use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::Start;
 
 use super::process::{Behaviour, Pids};
@@ -76,8 +76,8 @@ impl Plan {
     /// The home has a fixed name, so that two runs of one seed say the same: only the journal is on a real disk.
     pub(crate) fn config(&self) -> Config {
         let containment = ContainmentInfo {
-            kind: "subreaper".to_owned(),
-            layout: "none".to_owned(),
+            kind: ContainmentKind::Subreaper,
+            layout: CgroupLayout::None,
             cgroup: None,
             why: "it is simulated".to_owned(),
             budgets: BudgetsHeld::default(),

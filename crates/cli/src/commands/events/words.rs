@@ -1,98 +1,98 @@
-//! What an event says to people. Programs read its fields; here only what somebody at a terminal wants to know of it.
+//! What an event says to people: what a person at a terminal wants to know of it. Programs read its fields.
 
-use belay_protocol::event::EventInfo;
-use belay_protocol::life::{ExitStatus, StopCause};
-use belay_protocol::task::{BudgetInfo, OutcomeInfo, Status};
-use serde::Deserialize as _;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use belay_protocol::event::Event;
+use belay_protocol::life::{ExitStatus, StopCause, StopLevel};
+use belay_protocol::session::OnEnd;
+use belay_protocol::task::{BudgetInfo, DetachedBy, OnStall, StallEvidence};
 
 use crate::outcome;
 use crate::ui::human;
 
 /// What has happened, what matters most first: the rest may be cut off.
-pub(crate) fn words(event: &EventInfo) -> String {
-    let more = More(event);
-    let told = match event.kind.split_once('.') {
-        Some(("task", what)) => task(what, &more),
-        Some(("session", what)) => session(what, &more),
-        Some(("lane", what)) => lane(what, &more),
-        Some(("daemon", what)) => daemon(what, &more),
-        _ => None,
-    };
-    told.unwrap_or_else(|| raw(event))
-}
-
-/// An event of a newer daemon, or one without what we look for: as it stands.
-fn raw(event: &EventInfo) -> String {
-    let fields = event.more.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| match value {
-        Value::String(text) => format!("  {name}={text}"),
-        other => format!("  {name}={other}"),
-    });
-    std::iter::once(event.kind.clone()).chain(fields).collect()
-}
-
-/// What is special to an event.
-struct More<'a>(&'a EventInfo);
-
-impl More<'_> {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.more.get(name)?.as_str()
-    }
-
-    fn number(&self, name: &str) -> Option<u64> {
-        self.0.more.get(name)?.as_u64()
-    }
-
-    fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        T::deserialize(self.0.more.get(name)?).ok()
-    }
-
-    /// `, ` and so on where the field is there, nothing where it is not.
-    fn with(&self, before: &str, name: &str) -> String {
-        self.text(name).map(|text| format!("{before}{text}")).unwrap_or_default()
-    }
-
-    /// ` by user:ada: too slow`.
-    fn by_and_why(&self) -> String {
-        format!("{}{}", self.with(" by ", "by"), self.with(": ", "reason"))
-    }
-}
-
-fn task(what: &str, more: &More<'_>) -> Option<String> {
-    Some(match what {
-        "created" => {
-            let from = more.with(" by ", "parent");
-            format!("created{}{from}: {}", more.with(" as ", "name"), more.text("command")?)
+pub(crate) fn words(event: &Event) -> String {
+    match event {
+        Event::TaskCreated { command, name, parent, .. } => {
+            format!("created{}{}: {command}", with(" as ", name.as_deref()), with(" by ", parent.as_deref()))
         }
-        "started" => {
-            let attempt = more.number("attempt").map(|attempt| format!(" attempt {attempt}"));
-            format!("started{}, pid {}", attempt.unwrap_or_default(), more.number("pid")?)
+        Event::TaskStarted { pid, attempt, .. } => {
+            let attempt = attempt.map(|attempt| format!(" attempt {attempt}")).unwrap_or_default();
+            format!("started{attempt}, pid {pid}")
         }
-        "adopted" => "found again by a new daemon".to_owned(),
-        "detached" => format!("detached{}", detached(more.text("by")?)),
-        "signalled" => format!("was sent {}{}", more.text("signal")?, more.with(" by ", "by")),
-        "leader_exited" => format!("its first process {}", exited(more.read("exit")?)),
-        "attempt_ended" => {
-            let next = human::duration(more.number("next_ms")?);
-            let (attempt, how) = (more.number("attempt")?, exited(more.read("exit")?));
+        Event::TaskAdopted { .. } => "found again by a new daemon".to_owned(),
+        Event::TaskDetached { by, .. } => format!("detached{}", detached(by)),
+        Event::TaskSignalled { signal, by, .. } => format!("was sent {signal} by {by}"),
+        Event::TaskLeaderExited { exit, .. } => format!("its first process {}", exited(*exit)),
+        Event::TaskAttemptEnded { exit, attempt, next_ms, .. } => {
+            let (how, next) = (exited(*exit), human::duration(*next_ms));
             format!("attempt {attempt} {how}, the next one in {next}")
         }
-        "stalled" => {
-            let (silent, cpu) = (more.number("silent_ms")?, more.number("cpu_ms")?);
-            let stops = if more.text("policy") == Some("stop") { ", and is stopped" } else { "" };
-            let (silent, cpu) = (human::duration(silent), human::took(cpu));
+        Event::TaskStalled { evidence: StallEvidence { silent_ms, cpu_ms, .. }, policy, .. } => {
+            let stops = if *policy == Some(OnStall::Stop) { ", and is stopped" } else { "" };
+            let (silent, cpu) = (human::duration(*silent_ms), human::took(*cpu_ms));
             format!("stalled{stops}: nothing written for {silent}, {cpu} of processor time")
         }
-        "recovered" => "gets on again".to_owned(),
-        "stopping" => stopping(more)?,
-        "ended" => {
-            let outcome: Option<OutcomeInfo> = more.read("outcome");
-            outcome::sentence_of(more.read::<Status>("status")?, outcome.as_ref())
+        Event::TaskRecovered { .. } => "gets on again".to_owned(),
+        Event::TaskStopping { level, cause, .. } => stopping(*level, cause),
+        Event::TaskEnded { status, outcome, .. } => outcome::sentence_of(*status, outcome.as_ref()),
+        Event::TaskRemoved { .. } => "removed".to_owned(),
+        Event::SessionOpened { name, by, .. } => format!("opened{} by {by}", with(" as ", name.as_deref())),
+        Event::SessionLapsed { grace_ms, .. } => {
+            format!("its lease is lost; it ends in {} if nobody renews it", human::duration(*grace_ms))
         }
-        "removed" => "removed".to_owned(),
-        _ => return None,
-    })
+        Event::SessionRegained { .. } => "its lease is held again".to_owned(),
+        Event::SessionEnding { by, reason, on_end, .. } => {
+            format!("ending{}; its tasks are {}", by_and_why(by.as_deref(), reason.as_deref()), fate(*on_end))
+        }
+        Event::SessionEnded { by, reason, .. } => {
+            format!("ended{}", by_and_why(by.as_deref(), reason.as_deref()))
+        }
+        Event::LaneQueued { lane, place, owner, .. } => {
+            let place = place.map(|place| format!(", place {place}")).unwrap_or_default();
+            format!("waits for lane {lane}{place}{}", with(", for ", owner.as_deref()))
+        }
+        Event::LaneGranted { lane, generation, owner, .. } => {
+            format!("holds lane {lane}, generation {generation}{}", with(", for ", owner.as_deref()))
+        }
+        Event::LaneLeft { lane, blocked: Some(why), .. } => {
+            format!("ended and lane {lane} is not free: {why}")
+        }
+        Event::LaneLeft { lane, blocked: None, .. } => format!("left lane {lane}"),
+        Event::LaneFenced { lane, owner, by, reason, .. } => {
+            format!("lane {lane} is closed to {owner}, stopped{}", by_and_why(Some(by), reason.as_deref()))
+        }
+        Event::LaneReleased { lane, owners, by, reason, .. } => {
+            let to = if owners.is_empty() { String::new() } else { format!(" to {}", owners.join(", ")) };
+            format!("lane {lane} is open again{to}, released{}", by_and_why(Some(by), reason.as_deref()))
+        }
+        Event::DaemonStarted { version, adopting } => {
+            let adopting = match adopting {
+                0 => String::new(),
+                many => format!(", looks for {} of the last one", human::count(*many, "task", "tasks")),
+            };
+            format!("daemon {version} started{adopting}")
+        }
+        Event::DaemonStopping => "daemon leaves".to_owned(),
+        Event::Lost => {
+            "lost: damaged in the journal, or of a type that this version does not know".to_owned()
+        }
+    }
+}
+
+/// The text with these words before it, or nothing.
+fn with(before: &str, text: Option<&str>) -> String {
+    text.map(|text| format!("{before}{text}")).unwrap_or_default()
+}
+
+/// ` by user:ada: too slow`.
+fn by_and_why(by: Option<&str>, reason: Option<&str>) -> String {
+    format!("{}{}", with(" by ", by), with(": ", reason))
+}
+
+const fn fate(on_end: OnEnd) -> &'static str {
+    match on_end {
+        OnEnd::Keep => "kept",
+        OnEnd::Stop => "stopped",
+    }
 }
 
 fn exited(exit: ExitStatus) -> String {
@@ -102,87 +102,28 @@ fn exited(exit: ExitStatus) -> String {
     }
 }
 
-fn detached(by: &str) -> String {
+fn detached(by: &DetachedBy) -> String {
     match by {
-        "clock:timeout" => ": the time limit passed".to_owned(),
-        "leader" => ": its first process left others behind".to_owned(),
-        "disconnect" => ": the connection of whoever waited has ended".to_owned(),
-        by => format!(" by {by}"),
+        DetachedBy::Timeout => ": the time limit passed".to_owned(),
+        DetachedBy::Leader => ": its first process left others behind".to_owned(),
+        DetachedBy::Disconnect => ": the connection of whoever waited has ended".to_owned(),
+        DetachedBy::Actor(actor) => format!(" by {actor}"),
     }
 }
 
-fn stopping(more: &More<'_>) -> Option<String> {
-    let level = more.text("level")?;
-    let cause = StopCause::deserialize(Value::Object(more.0.more.clone())).ok()?;
-    Some(match cause {
+fn stopping(level: StopLevel, cause: &StopCause) -> String {
+    let level = level.name();
+    match cause {
         StopCause::Asked { order } => {
-            let why = order.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-            format!("stopping ({level}), asked by {}{why}", order.actor)
+            format!("stopping ({level}), asked by {}{}", order.actor, with(": ", order.reason.as_deref()))
         }
         StopCause::Clock { clock, limit_ms, reason } => {
-            let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-            let (clock, limit) = (outcome::clock_name(clock), human::duration(limit_ms));
-            format!("stopping ({level}): the {clock} of {limit} passed{why}")
+            let (clock, limit) = (outcome::clock_name(*clock), human::duration(*limit_ms));
+            format!("stopping ({level}): the {clock} of {limit} passed{}", with(": ", reason.as_deref()))
         }
         StopCause::Budget { budget, limit, used } => {
-            let beyond = outcome::beyond(&BudgetInfo { name: budget, limit, used });
+            let beyond = outcome::beyond(&BudgetInfo { name: budget.clone(), limit: *limit, used: *used });
             format!("stopping ({level}): {beyond}")
         }
-    })
-}
-
-fn session(what: &str, more: &More<'_>) -> Option<String> {
-    Some(match what {
-        "opened" => format!("opened{}{}", more.with(" as ", "name"), more.with(" by ", "by")),
-        "lapsed" => {
-            let grace = human::duration(more.number("grace_ms")?);
-            format!("its lease is lost; it ends in {grace} if nobody renews it")
-        }
-        "regained" => "its lease is held again".to_owned(),
-        "ending" => {
-            let tasks = if more.text("on_end") == Some("keep") { "kept" } else { "stopped" };
-            format!("ending{}; its tasks are {tasks}", more.by_and_why())
-        }
-        "ended" => format!("ended{}", more.by_and_why()),
-        _ => return None,
-    })
-}
-
-fn lane(what: &str, more: &More<'_>) -> Option<String> {
-    let name = more.text("lane")?;
-    let of_owner = more.with(", for ", "owner");
-    Some(match what {
-        "queued" => {
-            let place = more.number("place").map(|place| format!(", place {place}")).unwrap_or_default();
-            format!("waits for lane {name}{place}{of_owner}")
-        }
-        "granted" => format!("holds lane {name}, generation {}{of_owner}", more.number("generation")?),
-        "left" => match more.text("blocked") {
-            Some(why) => format!("ended and lane {name} is not free: {why}"),
-            None => format!("left lane {name}"),
-        },
-        "fenced" => {
-            format!("lane {name} is closed to {}, stopped{}", more.text("owner")?, more.by_and_why())
-        }
-        "released" => {
-            let owners: Vec<String> = more.read("owners")?;
-            let open = if owners.is_empty() { String::new() } else { format!(" to {}", owners.join(", ")) };
-            format!("lane {name} is open again{open}, released{}", more.by_and_why())
-        }
-        _ => return None,
-    })
-}
-
-fn daemon(what: &str, more: &More<'_>) -> Option<String> {
-    Some(match what {
-        "started" => {
-            let adopting = match more.number("adopting") {
-                None | Some(0) => String::new(),
-                Some(many) => format!(", looks for {} of the last one", human::count(many, "task", "tasks")),
-            };
-            format!("daemon {} started{adopting}", more.text("version")?)
-        }
-        "stopping" => "daemon leaves".to_owned(),
-        _ => return None,
-    })
+    }
 }

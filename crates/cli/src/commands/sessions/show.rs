@@ -119,7 +119,7 @@ pub(crate) fn drained(result: &WaitResult) -> String {
         format!("{} is not drained: {live} of its tasks work on\n", result.session.id)
     };
     for left in &result.left {
-        let _ = writeln!(text, "  {} {}: {}", left.id, left.status, one_line(&left.why));
+        let _ = writeln!(text, "  {} {}: {}", left.id, left.status.name(), one_line(&left.why));
     }
     text
 }
