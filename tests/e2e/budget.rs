@@ -4,7 +4,9 @@ use belay_protocol::daemon::{DoctorResult, Enforcer};
 use belay_protocol::error::ErrorKind;
 use belay_protocol::event::{EventInfo, EventKind};
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{BudgetInfo, Budgets, Outcome, OutcomeKind, StartParams, Status, TaskInfo};
+use belay_protocol::task::{
+    BudgetInfo, BudgetName, Budgets, Outcome, OutcomeKind, StartParams, Status, TaskInfo,
+};
 use belay_testkit::{LONG, World, carrying, wait_until};
 
 use crate::support::{FOREVER, builder, refused, world};
@@ -23,15 +25,15 @@ fn ended(world: &World, id: &str) -> TaskInfo {
 }
 
 #[track_caller]
-fn assert_over(world: &World, task: &TaskInfo, name: &str, limit: u64) -> BudgetInfo {
+fn assert_over(world: &World, task: &TaskInfo, name: BudgetName, limit: u64) -> BudgetInfo {
     let outcome = task.outcome.as_ref().unwrap_or_else(|| panic!("it runs on: {task:?}"));
     let Outcome::Budget { budget, receipt, .. } = outcome else { panic!("{task:?}") };
     assert_eq!(task.status, Status::Failed, "{task:?}");
-    assert_eq!((budget.name.as_str(), budget.limit), (name, limit));
+    assert_eq!((budget.name, budget.limit), (name, limit));
     assert!(budget.used > limit, "{budget:?}");
     assert_eq!(
         (receipt.actor.as_str(), receipt.survivors.as_slice()),
-        (format!("budget:{name}").as_str(), &[][..])
+        (format!("budget:{}", name.name()).as_str(), &[][..])
     );
     assert!(receipt.empty_at.is_some(), "{receipt:?}");
     assert_eq!(receipt.signals[0].signal, "SIGTERM", "{receipt:?}");
@@ -41,18 +43,18 @@ fn assert_over(world: &World, task: &TaskInfo, name: &str, limit: u64) -> Budget
         info.event.task() == Some(task.id.as_str()) && info.event.kind() == EventKind::TaskEnded
     };
     assert_eq!(events.iter().filter(is_end).count(), 1, "{events:?}");
-    budget.clone()
+    *budget
 }
 
 fn all_three(world: &World) {
     let id = world.run_detached(["--max-output", "1MB", "--", "yes"]);
     let task = ended(world, &id);
-    let budget = assert_over(world, &task, "output", 1_000_000);
+    let budget = assert_over(world, &task, BudgetName::Output, 1_000_000);
     assert!(task.output.bytes >= budget.used, "{task:?}");
     let id = world.run_detached(["--max-memory", "50MB", "--", "sh", "-c", HOG]);
-    assert_over(world, &ended(world, &id), "memory", 50_000_000);
+    assert_over(world, &ended(world, &id), BudgetName::Memory, 50_000_000);
     let id = world.run_detached(["--max-processes", "20", "--", "sh", "-c", FORKS, FOREVER]);
-    assert_over(world, &ended(world, &id), "processes", 20);
+    assert_over(world, &ended(world, &id), BudgetName::Processes, 20);
 }
 
 // proves R6
@@ -112,7 +114,7 @@ fn more_output_than_allowed_is_too_much_also_from_one_that_ends_at_once() {
         let task: TaskInfo = said.json();
         let outcome = task.outcome.as_ref().unwrap();
         let Outcome::Budget { budget, .. } = outcome else { panic!("{said}") };
-        let expected = BudgetInfo { name: "output".to_owned(), limit: 1_000, used: 1_001 };
+        let expected = BudgetInfo { name: BudgetName::Output, limit: 1_000, used: 1_001 };
         assert_eq!((task.status, budget), (Status::Failed, &expected), "{said}");
         assert_eq!(said.code, Some(if outcome.signal().is_some() { 143 } else { 1 }));
     }
@@ -125,10 +127,10 @@ fn budgets_are_enforced_while_no_daemon_runs() {
     let gate = world.dir().join("gate").to_str().unwrap().to_owned();
     world.shell(&format!("mkfifo {gate}")).ok();
     let scripts = [
-        ("output", "--max-output", "1MB", "read -r _ < \"$0\"; exec yes"),
-        ("memory", "--max-memory", "50MB", &format!("read -r _ < \"$0\"; {HOG}")),
+        (BudgetName::Output, "--max-output", "1MB", "read -r _ < \"$0\"; exec yes"),
+        (BudgetName::Memory, "--max-memory", "50MB", &format!("read -r _ < \"$0\"; {HOG}")),
         (
-            "processes",
+            BudgetName::Processes,
             "--max-processes",
             "20",
             r#"read -r _ < "$0"; i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done; wait"#,
@@ -146,9 +148,9 @@ fn budgets_are_enforced_while_no_daemon_runs() {
         });
         assert_eq!(world.daemon(), None, "nobody started a daemon meanwhile");
         let limit = match name {
-            "output" => 1_000_000,
-            "memory" => 50_000_000,
-            _ => 20,
+            BudgetName::Output => 1_000_000,
+            BudgetName::Memory => 50_000_000,
+            BudgetName::Processes => 20,
         };
         assert_over(&world, &ended(&world, &id), name, limit);
     }
@@ -161,7 +163,7 @@ fn who_does_not_listen_is_killed() {
     let script = "trap '' TERM; while :; do echo more than enough; done";
     let id = world.run_detached(["--max-output", "1K", "--grace", "150ms", "--", "sh", "-c", script]);
     let task = ended(&world, &id);
-    assert_over(&world, &task, "output", 1_024);
+    assert_over(&world, &task, BudgetName::Output, 1_024);
     let receipt = task.outcome.as_ref().and_then(Outcome::receipt).unwrap();
     let signals: Vec<&str> = receipt.signals.iter().map(|sent| sent.signal.as_str()).collect();
     assert_eq!(signals, ["SIGTERM", "SIGKILL"]);
@@ -246,7 +248,7 @@ fn what_is_below_a_task_counts_with_it() {
     let line = r#"for n in 1 2 3 4; do "$0" run -d -- sh -c "$1" "$2"; done; sleep "$2""#;
     let root = world.run_detached(["--max-processes", "40", "--", "sh", "-c", line, belay, forks, FOREVER]);
     let task = ended(&world, &root);
-    assert_over(&world, &task, "processes", 40);
+    assert_over(&world, &task, BudgetName::Processes, 40);
     let below: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
     let below: Vec<TaskInfo> = below.into_iter().filter(|task| task.parent.as_ref() == Some(&root)).collect();
     assert!(!below.is_empty());
@@ -266,7 +268,7 @@ fn what_is_below_a_task_counts_with_it() {
         if done > 0 { Ok(()) } else { Err(format!("{all:?}")) }
     });
     world.kill_daemon();
-    let budget = assert_over(&world, &ended(&world, &root), "output", 1_000_000);
+    let budget = assert_over(&world, &ended(&world, &root), BudgetName::Output, 1_000_000);
     // One that was under way when the daemon died may have been run again.
     assert!(budget.used.is_multiple_of(400_000), "{budget:?}");
 }

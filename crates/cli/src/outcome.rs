@@ -4,8 +4,8 @@ use belay_protocol::Timestamp;
 use belay_protocol::life::{ClockName, ExitStatus, Receipt, StartStage, SurvivorInfo};
 use belay_protocol::shell::LineVerdict;
 use belay_protocol::task::{
-    AttemptInfo, BudgetInfo, Budgets, DetachedBy, LeaderInfo, Outcome, SpawnError, StallEvidence, StallInfo,
-    Status, TaskInfo,
+    AttemptInfo, BudgetInfo, BudgetName, DetachedBy, LeaderInfo, Outcome, SpawnError, StallEvidence,
+    StallInfo, Status, TaskInfo,
 };
 
 use crate::ui::human;
@@ -217,13 +217,12 @@ pub(crate) fn sentence_of(ended: Status, outcome: Option<&Outcome>) -> String {
 pub(crate) fn beyond(budget: &BudgetInfo) -> String {
     let BudgetInfo { name, limit, used } = budget;
     let (may, size) = (*limit, human::size);
-    match name.as_str() {
-        Budgets::OUTPUT => format!("it wrote {}, and may write {}", size(*used), size(may)),
-        Budgets::MEMORY => format!("it used {} of memory, and may use {}", size(*used), size(may)),
-        Budgets::PROCESSES => {
+    match name {
+        BudgetName::Output => format!("it wrote {}, and may write {}", size(*used), size(may)),
+        BudgetName::Memory => format!("it used {} of memory, and may use {}", size(*used), size(may)),
+        BudgetName::Processes => {
             format!("it had {}, and may have {may}", human::count(*used, "process", "processes"))
         }
-        _ => format!("it used {used} of its budget {name} of {may}"),
     }
 }
 

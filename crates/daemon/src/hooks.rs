@@ -274,8 +274,8 @@ fn facts(task: &TaskInfo) -> BTreeMap<String, String> {
     let receipt = outcome.and_then(Outcome::receipt);
     let reason = outcome.and_then(|outcome| match outcome {
         Outcome::Spawn { error, .. } => Some(error.message.as_str()),
-        Outcome::Budget { budget, .. } => Some(budget.name.as_str()),
-        Outcome::StopFailed { cause: StopCause::Budget { budget, .. }, .. } => Some(budget.as_str()),
+        Outcome::Budget { budget, .. } => Some(budget.name.name()),
+        Outcome::StopFailed { cause: StopCause::Budget { budget, .. }, .. } => Some(budget.name()),
         other => other.reason().or_else(|| other.clock().map(ClockName::name)),
     });
     let actor = outcome.and_then(Outcome::actor).or_else(|| receipt.map(|receipt| receipt.actor.as_str()));

@@ -122,7 +122,7 @@ fn stopping_info(state: &State) -> Option<StoppingInfo> {
             (format!("clock:{}", clock.name()), Some(why))
         }
         Cause::Budget { budget, limit, used } => {
-            (format!("budget:{budget}"), Some(format!("used {used}, limit {limit}")))
+            (format!("budget:{}", budget.name()), Some(format!("used {used}, limit {limit}")))
         }
     };
     Some(StoppingInfo { level: stopping.level.to_wire(), actor, reason })

@@ -4,7 +4,7 @@
 use belay_model::{Level, StopOrder};
 use belay_os::limits::Usage;
 use belay_protocol::shim::ToShim;
-use belay_protocol::task::Budgets;
+use belay_protocol::task::{BudgetName, Budgets};
 
 use crate::config::bounds;
 use crate::core::{Core, Timer};
@@ -14,7 +14,7 @@ use crate::world::World;
 
 /// A budget that a task and what is below it have gone beyond.
 struct Overrun {
-    budget: &'static str,
+    budget: BudgetName,
     limit: u64,
     used: u64,
 }
@@ -93,9 +93,9 @@ impl<W: World> Core<W> {
         } else {
             Usage::default()
         };
-        over(Budgets::OUTPUT, output_bytes, written)
-            .or_else(|| over(Budgets::MEMORY, memory_bytes, used.memory_bytes))
-            .or_else(|| over(Budgets::PROCESSES, processes, used.processes))
+        over(BudgetName::Output, output_bytes, written)
+            .or_else(|| over(BudgetName::Memory, memory_bytes, used.memory_bytes))
+            .or_else(|| over(BudgetName::Processes, processes, used.processes))
     }
 
     fn usage_of(&self, id: &str) -> Usage {
@@ -109,13 +109,13 @@ impl<W: World> Core<W> {
     /// The whole subtree is over its budget, so the whole of it is stopped; the one whose budget it is says so in its outcome.
     fn stop_over_budget(&mut self, root: &str, below: &[String], over: &Overrun) {
         let Overrun { budget, limit, used } = over;
-        let reason = format!("{root} and what is below it have used {used} of {limit} ({budget})");
+        let reason = format!("{root} and what is below it have used {used} of {limit} ({})", budget.name());
         for id in below {
-            let order = StopOrder::new(Level::Terminate, format!("budget:{budget}"), Some(&reason));
+            let order = StopOrder::new(Level::Terminate, format!("budget:{}", budget.name()), Some(&reason));
             self.order_stop(id, order);
         }
         if let Some(shim) = self.tasks.get(root).and_then(|task| task.shim) {
-            let message = ToShim::OverBudget { budget: (*budget).to_owned(), limit: *limit, used: *used };
+            let message = ToShim::OverBudget { budget: *budget, limit: *limit, used: *used };
             self.actions.push(Action::ToShim { shim, message });
         }
     }

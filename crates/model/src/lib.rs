@@ -17,7 +17,7 @@ pub use health::{Evidence, Verdict, judge};
 pub use id::{BadId, Kind, SessionId, TaskId};
 pub use lane::Lane;
 pub use life::{Effect, Event, Step, step};
-pub use outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
+pub use outcome::{Budget, Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
 pub use policy::{Level, OnLimit, OnStall, Policy, Stall};
 pub use session::{Lease, LeaseEffect, LeaseEvent};
 pub use state::{Delivered, Leader, Resting, Running, State, Stopping};

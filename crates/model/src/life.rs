@@ -3,7 +3,7 @@
 //!
 //! There is no wildcard arm: a new event or state does not compile until every pair has been thought about.
 
-use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
+use crate::outcome::{Budget, Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
 use crate::policy::{Level, OnLimit, OnStall, Policy, Stall};
 use crate::state::{Delivered, Leader, Resting, Running, State, Stopping};
 
@@ -23,7 +23,7 @@ pub enum Event {
     Stop(StopOrder),
     ClockRanOut(Clock),
     BudgetRanOut {
-        budget: String,
+        budget: Budget,
         limit: u64,
         used: u64,
     },

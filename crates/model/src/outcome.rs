@@ -79,6 +79,24 @@ impl StopOrder {
     }
 }
 
+/// What a task may use only so much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Budget {
+    Output,
+    Memory,
+    Processes,
+}
+
+impl Budget {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+        }
+    }
+}
+
 /// Why a running task is being stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
@@ -90,7 +108,7 @@ pub enum Cause {
         reason: Option<String>,
     },
     Budget {
-        budget: String,
+        budget: Budget,
         limit: u64,
         used: u64,
     },
@@ -159,7 +177,7 @@ pub enum Outcome {
         exit: Option<Exit>,
     },
     OverBudget {
-        budget: String,
+        budget: Budget,
         limit: u64,
         used: u64,
         exit: Option<Exit>,

@@ -1,7 +1,7 @@
 //! Renders the life as a table for people: every state against every event, straight from [`step`]. It decides nothing.
 
 use crate::life::{Effect, Event, step};
-use crate::outcome::{Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
+use crate::outcome::{Budget, Cause, Clock, Exit, Outcome, SpawnFailure, SpawnStage, StopOrder, Survivor};
 use crate::policy::{Level, OnStall, Policy, Stall};
 use crate::state::{Delivered, Leader, Resting, Running, State, Stopping};
 
@@ -86,7 +86,7 @@ fn events() -> Vec<(String, Event)> {
     events.extend(Clock::ALL.map(|clock| (format!("clock: {}", clock.name()), Event::ClockRanOut(clock))));
     events.push((
         "budget ran out".to_owned(),
-        Event::BudgetRanOut { budget: "output".to_owned(), limit: 1, used: 2 },
+        Event::BudgetRanOut { budget: Budget::Output, limit: 1, used: 2 },
     ));
     events.push(("progressed".to_owned(), Event::Progressed));
     events.push(("stalled".to_owned(), Event::Stalled { reason: "nothing moved".to_owned() }));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use belay_model::{
-    Clock, Delivered, Effect, Event, Evidence, Exit, Leader, Level, OnLimit, OnStall, Outcome, Policy,
-    Running, SpawnFailure, SpawnStage, Stall, State, StopOrder, Survivor, Verdict, judge, step,
+    Budget, Clock, Delivered, Effect, Event, Evidence, Exit, Leader, Level, OnLimit, OnStall, Outcome,
+    Policy, Running, SpawnFailure, SpawnStage, Stall, State, StopOrder, Survivor, Verdict, judge, step,
 };
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn events() -> impl Strategy<Value = Event> {
         Just(Event::Detach),
         orders().prop_map(Event::Stop),
         prop::sample::select(Clock::ALL.to_vec()).prop_map(Event::ClockRanOut),
-        Just(Event::BudgetRanOut { budget: "output".to_owned(), limit: 1, used: 2 }),
+        Just(Event::BudgetRanOut { budget: Budget::Output, limit: 1, used: 2 }),
         any::<(bool, bool, bool)>().prop_map(|(leader, others, gentle)| Event::Signalled(Delivered {
             leader,
             others,
@@ -311,13 +311,13 @@ fn a_budget_that_ran_out_is_the_end_also_of_one_that_no_signal_reached() {
         &Policy::default(),
         running(),
         vec![
-            Event::BudgetRanOut { budget: "output".to_owned(), limit: 10, used: 11 },
+            Event::BudgetRanOut { budget: Budget::Output, limit: 10, used: 11 },
             Event::Signalled(Delivered::default()),
             Event::LeaderExited(Exit::Code(0)),
             Event::TreeEmpty,
         ],
     );
-    let (budget, exit) = ("output".to_owned(), Some(Exit::Code(0)));
+    let (budget, exit) = (Budget::Output, Some(Exit::Code(0)));
     assert_eq!(ended, State::Ended(Outcome::OverBudget { budget, limit: 10, used: 11, exit }));
 }
 

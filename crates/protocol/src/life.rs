@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::task::BudgetName;
 use crate::time::Timestamp;
 
 /// How hard a stop goes.
@@ -175,7 +176,7 @@ pub enum End {
         exit: Option<ExitStatus>,
     },
     Budget {
-        budget: String,
+        budget: BudgetName,
         limit: u64,
         used: u64,
         exit: Option<ExitStatus>,
@@ -208,7 +209,7 @@ pub enum StopCause {
         reason: Option<String>,
     },
     Budget {
-        budget: String,
+        budget: BudgetName,
         limit: u64,
         used: u64,
     },

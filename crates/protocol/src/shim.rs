@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 use crate::life::{
     CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
 };
-use crate::task::{Budgets, OnTimeout, Size, StallEvidence, StallParams};
+use crate::task::{BudgetName, Budgets, OnTimeout, Size, StallEvidence, StallParams};
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
 pub const SHIM_PROTOCOL: u32 = 1;
@@ -65,7 +65,7 @@ pub enum ToShim {
     },
     /// The task and what it has started have used more together than it may.
     OverBudget {
-        budget: String,
+        budget: BudgetName,
         limit: u64,
         used: u64,
     },
@@ -273,7 +273,7 @@ pub enum LifeEvent {
     Detach { by: String },
     Stop { order: Order },
     ClockRanOut { clock: ClockName },
-    BudgetRanOut { budget: String, limit: u64, used: u64 },
+    BudgetRanOut { budget: BudgetName, limit: u64, used: u64 },
     Stalled { evidence: Box<StallEvidence> },
     Recovered,
     Signalled { leader: bool, others: bool, gentle: bool },

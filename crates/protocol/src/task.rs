@@ -22,7 +22,7 @@ use crate::time::Timestamp;
 
 pub use attempt::AttemptInfo;
 pub use detached_by::DetachedBy;
-pub use limits::{Budgets, NoLimit};
+pub use limits::{BudgetName, Budgets, NoLimit};
 pub use outcome::{BudgetInfo, Outcome, OutcomeKind, SpawnError};
 pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
 pub use status::{Health, Status};

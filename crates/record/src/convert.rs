@@ -1,8 +1,8 @@
 //! The one file where core types and wire types meet. It converts; it decides nothing.
 
 use belay_model::{
-    Cause, Clock, Delivered, Event, Exit, Kind, Level, OnLimit, Outcome, Policy, SpawnFailure, SpawnStage,
-    Stall, State, StopOrder, Survivor,
+    Budget, Cause, Clock, Delivered, Event, Exit, Kind, Level, OnLimit, Outcome, Policy, SpawnFailure,
+    SpawnStage, Stall, State, StopOrder, Survivor,
 };
 use belay_protocol::Timestamp;
 use belay_protocol::life::{
@@ -11,8 +11,8 @@ use belay_protocol::life::{
 use belay_protocol::output::StreamName;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent};
 use belay_protocol::task::{
-    BudgetInfo, OnStall, OnTimeout, Outcome as ClientOutcome, SpawnError, StallEvidence, StallParams, Status,
-    TaskKind,
+    BudgetInfo, BudgetName, OnStall, OnTimeout, Outcome as ClientOutcome, SpawnError, StallEvidence,
+    StallParams, Status, TaskKind,
 };
 
 use crate::layout::Stream;
@@ -45,6 +45,7 @@ same!(belay_model::OnStall, OnStall, Tell => Tell, Stop => Stop);
 same!(Clock, ClockName, Foreground => Timeout, Ttl => Ttl, Silence => Silence, Stall => Stall, Leave => Leave, Retry => Retry, Grace => Grace, Kill => Kill);
 same!(SpawnStage, StartStage, Resources => Resources, Cwd => Cwd, Program => Program, Shell => Shell,
     Arguments => Arguments, Limits => Limits, Holder => Holder);
+same!(Budget, BudgetName, Output => Output, Memory => Memory, Processes => Processes);
 same!(Kind, TaskKind, Shell => Shell, Agent => Agent);
 same!(Stream, StreamName, Stdout => Stdout, Stderr => Stderr);
 
@@ -126,7 +127,9 @@ impl Wire for Cause {
             Self::Clock { clock, limit_ms, reason } => {
                 StopCause::Clock { clock: clock.to_wire(), limit_ms, reason }
             }
-            Self::Budget { budget, limit, used } => StopCause::Budget { budget, limit, used },
+            Self::Budget { budget, limit, used } => {
+                StopCause::Budget { budget: budget.to_wire(), limit, used }
+            }
         }
     }
     fn from_wire(form: StopCause) -> Self {
@@ -135,7 +138,9 @@ impl Wire for Cause {
             StopCause::Clock { clock, limit_ms, reason } => {
                 Self::Clock { clock: Clock::from_wire(clock), limit_ms, reason }
             }
-            StopCause::Budget { budget, limit, used } => Self::Budget { budget, limit, used },
+            StopCause::Budget { budget, limit, used } => {
+                Self::Budget { budget: Budget::from_wire(budget), limit, used }
+            }
         }
     }
 }
@@ -152,7 +157,7 @@ impl Wire for Outcome {
                 End::TimedOut { clock: clock.to_wire(), limit_ms, reason, exit: exit.to_wire() }
             }
             Self::OverBudget { budget, limit, used, exit } => {
-                End::Budget { budget, limit, used, exit: exit.to_wire() }
+                End::Budget { budget: budget.to_wire(), limit, used, exit: exit.to_wire() }
             }
             Self::NotStarted(failure) => End::Spawn { error: failure.to_wire() },
             Self::Lost { known, survivors } => End::Lost { known, survivors: survivors.to_wire() },
@@ -174,7 +179,8 @@ impl Wire for Outcome {
                 Self::TimedOut { clock, limit_ms, reason, exit }
             }
             End::Budget { budget, limit, used, exit } => {
-                Self::OverBudget { budget, limit, used, exit: Option::from_wire(exit) }
+                let (budget, exit) = (Budget::from_wire(budget), Option::from_wire(exit));
+                Self::OverBudget { budget, limit, used, exit }
             }
             End::Spawn { error } => Self::NotStarted(SpawnFailure::from_wire(error)),
             End::Lost { known, survivors } => Self::Lost { known, survivors: Vec::from_wire(survivors) },
@@ -197,7 +203,9 @@ pub fn event_from_wire(event: LifeEvent) -> Event {
         LifeEvent::Detach { by: _ } => Event::Detach,
         LifeEvent::Stop { order } => Event::Stop(StopOrder::from_wire(order)),
         LifeEvent::ClockRanOut { clock } => Event::ClockRanOut(Clock::from_wire(clock)),
-        LifeEvent::BudgetRanOut { budget, limit, used } => Event::BudgetRanOut { budget, limit, used },
+        LifeEvent::BudgetRanOut { budget, limit, used } => {
+            Event::BudgetRanOut { budget: Budget::from_wire(budget), limit, used }
+        }
         LifeEvent::Stalled { evidence } => Event::Stalled { reason: stall_words(&evidence) },
         LifeEvent::Recovered => Event::Progressed,
         LifeEvent::Signalled { leader, others, gentle } => {
@@ -234,7 +242,9 @@ pub fn event_to_wire(event: &Event) -> Option<LifeEvent> {
         Event::TreeEmpty => Some(LifeEvent::TreeEmpty),
         Event::Stop(order) => Some(LifeEvent::Stop { order: order.to_wire() }),
         Event::ClockRanOut(clock) => Some(LifeEvent::ClockRanOut { clock: clock.to_wire() }),
-        Event::BudgetRanOut { budget, limit, used } => Some(LifeEvent::BudgetRanOut { budget, limit, used }),
+        Event::BudgetRanOut { budget, limit, used } => {
+            Some(LifeEvent::BudgetRanOut { budget: budget.to_wire(), limit, used })
+        }
         Event::Signalled(Delivered { leader, others, gentle }) => {
             Some(LifeEvent::Signalled { leader, others, gentle })
         }
@@ -311,7 +321,7 @@ pub fn outcome_from_record(record: &EndRecord) -> ClientOutcome {
             ClientOutcome::TimedOut { clock, limit_ms, receipt, exit_code, signal, reason, capture }
         }
         End::Budget { budget, limit, used, exit } => {
-            let receipt = receipt(&StopCause::Budget { budget: budget.clone(), limit, used }, &[]);
+            let receipt = receipt(&StopCause::Budget { budget, limit, used }, &[]);
             let (exit_code, signal) = code_and_signal(exit);
             let budget = BudgetInfo { name: budget, limit, used };
             ClientOutcome::Budget { budget, receipt, exit_code, signal, capture }
@@ -342,7 +352,7 @@ fn bare_receipt(record: &EndRecord, cause: &StopCause, survivors: &[SurvivorInfo
         StopCause::Clock { clock, reason, .. } => {
             (StopLevel::Terminate, format!("clock:{}", clock.name()), reason.clone())
         }
-        StopCause::Budget { budget, .. } => (StopLevel::Terminate, format!("budget:{budget}"), None),
+        StopCause::Budget { budget, .. } => (StopLevel::Terminate, format!("budget:{}", budget.name()), None),
     };
     Receipt {
         level,

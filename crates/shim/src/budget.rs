@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use belay_model::Budget;
 use belay_os::cgroup::Cgroup;
 use belay_os::limits::{Controls, Reached, Usage};
 use belay_protocol::task::Budgets as Wanted;
@@ -14,7 +15,7 @@ const SAMPLE_MS: u64 = 250;
 /// A budget that a task has gone beyond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overrun {
-    pub(crate) budget: &'static str,
+    pub(crate) budget: Budget,
     pub(crate) limit: u64,
     pub(crate) used: u64,
     /// How many processes the kernel has killed for it.
@@ -75,18 +76,18 @@ impl Budgets {
     /// So much was written in all.
     pub(crate) fn written(&self, used: u64) -> Option<Overrun> {
         let limit = self.wanted.output_bytes.filter(|limit| used > *limit)?;
-        Some(Overrun { budget: Wanted::OUTPUT, limit, used, killed: 0 })
+        Some(Overrun { budget: Budget::Output, limit, used, killed: 0 })
     }
 
     /// What the kernel has to say.
     pub(crate) fn reached(&self) -> Option<Overrun> {
         self.controls.reached().map(|reached| match reached {
             Reached::Memory { limit, used, killed } => {
-                Overrun { budget: Wanted::MEMORY, limit, used, killed }
+                Overrun { budget: Budget::Memory, limit, used, killed }
             }
             // It wanted one more than it had, and did not get it.
             Reached::Processes { limit } => {
-                Overrun { budget: Wanted::PROCESSES, limit, used: limit.saturating_add(1), killed: 0 }
+                Overrun { budget: Budget::Processes, limit, used: limit.saturating_add(1), killed: 0 }
             }
         })
     }
@@ -99,8 +100,8 @@ impl Budgets {
         let over = |budget, limit: Option<u64>, used: u64| {
             limit.filter(|limit| used > *limit).map(|limit| Overrun { budget, limit, used, killed: 0 })
         };
-        over(Wanted::MEMORY, self.sampled_memory(), memory_bytes)
-            .or_else(|| over(Wanted::PROCESSES, self.sampled_processes(), processes))
+        over(Budget::Memory, self.sampled_memory(), memory_bytes)
+            .or_else(|| over(Budget::Processes, self.sampled_processes(), processes))
     }
 
     /// The next task of this shim has nothing to do with them.
@@ -117,7 +118,7 @@ mod tests {
         Wanted { output_bytes: output, memory_bytes: memory, processes }
     }
 
-    fn overrun(budget: &'static str, limit: u64, used: u64) -> Overrun {
+    fn overrun(budget: Budget, limit: u64, used: u64) -> Overrun {
         Overrun { budget, limit, used, killed: 0 }
     }
 
@@ -127,7 +128,7 @@ mod tests {
         let budgets = Budgets::begin(wanted(Some(10), None, None), None, 0).unwrap();
         assert_eq!(budgets.next_sample_ms(), None, "output is counted as it comes");
         assert_eq!((budgets.written(10), budgets.reached()), (None, None));
-        assert_eq!(budgets.written(11), Some(overrun("output", 10, 11)));
+        assert_eq!(budgets.written(11), Some(overrun(Budget::Output, 10, 11)));
     }
 
     #[test]
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(budgets.sample(1_249, || panic!("too early")), None);
         assert_eq!(budgets.sample(1_250, usage(100, 2)), None);
         assert_eq!(budgets.next_sample_ms(), Some(1_500));
-        assert_eq!(budgets.sample(1_600, usage(101, 3)), Some(overrun("memory", 100, 101)));
-        assert_eq!(budgets.sample(1_900, usage(5, 3)), Some(overrun("processes", 2, 3)));
+        assert_eq!(budgets.sample(1_600, usage(101, 3)), Some(overrun(Budget::Memory, 100, 101)));
+        assert_eq!(budgets.sample(1_900, usage(5, 3)), Some(overrun(Budget::Processes, 2, 3)));
     }
 }

@@ -10,8 +10,8 @@ mod watch;
 use std::path::PathBuf;
 
 use belay_model::{
-    Clock, Delivered, Effect, Event, Exit, Level, Outcome, Policy, SpawnFailure, State, Step, StopOrder,
-    Survivor, step,
+    Budget, Clock, Delivered, Effect, Event, Exit, Level, Outcome, Policy, SpawnFailure, State, Step,
+    StopOrder, Survivor, step,
 };
 use belay_protocol::life::{CaptureFault, ClockName, OutputInfo};
 use belay_protocol::shim::{
@@ -45,7 +45,7 @@ pub enum Input {
     Output,
     /// It has used more than it may.
     OverBudget {
-        budget: &'static str,
+        budget: Budget,
         limit: u64,
         used: u64,
     },
@@ -227,7 +227,6 @@ impl Core {
             }
             Input::Looked(look) => self.looked(now, look, &mut actions),
             Input::OverBudget { budget, limit, used } => {
-                let budget = budget.to_owned();
                 self.event(now, Event::BudgetRanOut { budget, limit, used }, &mut actions);
             }
             Input::Signalled(strike) => self.signalled(now, strike, &mut actions),
@@ -262,6 +261,7 @@ impl Core {
             }
             ToShim::Excuse { on } => self.excuse(now, on, actions),
             ToShim::OverBudget { budget, limit, used } => {
+                let budget = Budget::from_wire(budget);
                 self.event(now, Event::BudgetRanOut { budget, limit, used }, actions);
             }
             // The loop answers these: they are about pipes and terminals, not about the life.

@@ -3,7 +3,7 @@
 use belay_protocol::event::{Event, EventInfo, EventKind};
 use belay_protocol::life::{ClockName, ExitStatus, Order, StopCause, StopLevel};
 use belay_protocol::session::OnEnd;
-use belay_protocol::task::{DetachedBy, OnStall, Outcome, StallEvidence, Status};
+use belay_protocol::task::{BudgetName, DetachedBy, OnStall, Outcome, StallEvidence, Status};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::samples::{NOW, cancelled, over_budget, stop_failed, timed_out};
@@ -85,7 +85,7 @@ fn changes() -> Vec<Event> {
 fn endings() -> Vec<Event> {
     let order =
         Order { level: StopLevel::Terminate, grace_ms: None, actor: ada(), reason: Some("too slow".into()) };
-    let budget = StopCause::Budget { budget: "output".into(), limit: 1 << 20, used: 3 << 19 };
+    let budget = StopCause::Budget { budget: BudgetName::Output, limit: 1 << 20, used: 3 << 19 };
     let clock = StopCause::Clock { clock: ClockName::Silence, limit_ms: 300_000, reason: None };
     let stopping = |level, cause| Event::TaskStopping { task: task(), session: session(), level, cause };
     let ended = |status, outcome| Event::TaskEnded { task: task(), session: session(), status, outcome };

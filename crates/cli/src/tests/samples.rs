@@ -5,8 +5,8 @@ use belay_protocol::life::{
     ClockName, Order, OutputInfo, Receipt, SignalSent, StopCause, StopLevel, SurvivorInfo,
 };
 use belay_protocol::task::{
-    BudgetInfo, Budgets, ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, Outcome, ProcessInfo, Status,
-    TaskInfo, TaskKind,
+    BudgetInfo, BudgetName, Budgets, ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, Outcome, ProcessInfo,
+    Status, TaskInfo, TaskKind,
 };
 
 /// 2026-01-31T12:00:00Z
@@ -136,7 +136,7 @@ pub(super) fn stop_failed() -> Outcome {
 
 pub(super) fn over_budget(limit: u64, used: u64) -> Outcome {
     Outcome::Budget {
-        budget: BudgetInfo { name: "output".into(), limit, used },
+        budget: BudgetInfo { name: BudgetName::Output, limit, used },
         receipt: receipt(),
         exit_code: None,
         signal: None,

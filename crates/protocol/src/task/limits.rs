@@ -12,6 +12,25 @@ pub enum NoLimit {
     Silence,
 }
 
+/// The budget that a task has exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetName {
+    Output,
+    Memory,
+    Processes,
+}
+
+impl BudgetName {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+        }
+    }
+}
+
 /// What a task may use in all. Going beyond one stops it, with that budget as its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -28,11 +47,6 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// The names under which they stand in an outcome.
-    pub const OUTPUT: &str = "output";
-    pub const MEMORY: &str = "memory";
-    pub const PROCESSES: &str = "processes";
-
     pub const fn is_empty(&self) -> bool {
         self.output_bytes.is_none() && self.memory_bytes.is_none() && self.processes.is_none()
     }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::BudgetName;
 use crate::life::{CaptureFault, ClockName, Receipt, StartStage, StopCause, StopLevel, SurvivorInfo};
 
 /// One list for the members of [`OutcomeKind`], their names on the wire, and the variants of [`Outcome`].
@@ -233,9 +234,9 @@ impl Outcome {
 }
 
 /// A budget that was exceeded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetInfo {
-    pub name: String,
+    pub name: BudgetName,
     pub limit: u64,
     pub used: u64,
 }

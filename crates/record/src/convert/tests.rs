@@ -54,7 +54,7 @@ fn ends() -> Vec<(EndRecord, Value)> {
         reason: Some("no progress".to_owned()),
         exit: None,
     };
-    let budget = End::Budget { budget: "output".to_owned(), limit: 10, used: 11, exit: None };
+    let budget = End::Budget { budget: BudgetName::Output, limit: 10, used: 11, exit: None };
     let cause = StopCause::Asked { order: order() };
     let failed = End::StopFailed { cause, survivors: vec![survivor()], exit: code };
     let lost = End::Lost { known: "its shim was killed".to_owned(), survivors: vec![survivor()] };

@@ -57,7 +57,7 @@ impl StopNotes {
                 (self.hardest(), clock_actor(*clock), reason.clone(), Vec::new())
             }
             Outcome::OverBudget { budget, .. } => {
-                (self.hardest(), format!("budget:{budget}"), None, Vec::new())
+                (self.hardest(), format!("budget:{}", budget.name()), None, Vec::new())
             }
             Outcome::StopFailed { cause, survivors, .. } => match cause {
                 Cause::Asked(order) => {
@@ -67,7 +67,7 @@ impl StopNotes {
                     (Level::Kill, clock_actor(*clock), reason.clone(), survivors.clone())
                 }
                 Cause::Budget { budget, .. } => {
-                    (Level::Kill, format!("budget:{budget}"), None, survivors.clone())
+                    (Level::Kill, format!("budget:{}", budget.name()), None, survivors.clone())
                 }
             },
             // It ended by itself before the stop reached it: there is nothing to show a receipt for.

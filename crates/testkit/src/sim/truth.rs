@@ -128,7 +128,7 @@ impl Truth {
                     Err(format!("the {} clock ({limit_ms} ms) rang at {now_ms}, due {due:?}", clock.name()))
                 }
             },
-            Cause::Budget { budget, .. } => Err(format!("there is no budget, but {budget} ran out")),
+            Cause::Budget { budget, .. } => Err(format!("there is no budget, but {} ran out", budget.name())),
         }
     }
 

@@ -122,7 +122,7 @@ fn stopping(level: StopLevel, cause: &StopCause) -> String {
             format!("stopping ({level}): the {clock} of {limit} passed{}", with(": ", reason.as_deref()))
         }
         StopCause::Budget { budget, limit, used } => {
-            let beyond = outcome::beyond(&BudgetInfo { name: budget.clone(), limit: *limit, used: *used });
+            let beyond = outcome::beyond(&BudgetInfo { name: *budget, limit: *limit, used: *used });
             format!("stopping ({level}): {beyond}")
         }
     }
