@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use belay_client::Client;
-use belay_protocol::daemon::{DoctorResult, Finding, StatusResult, Verdict};
+use belay_protocol::daemon::{DoctorResult, Finding, StatusResult, Topic, Verdict};
 use belay_protocol::event::EventKind;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{Status, StopVerdict, TaskInfo};
@@ -247,7 +247,7 @@ fn a_journal_that_was_removed_takes_nothing_with_it_that_runs() {
 fn journal_finding(world: &World) -> (Option<i32>, Option<Finding>) {
     let said = world.belay(["doctor", "--json"]);
     let found: DoctorResult = said.json();
-    (said.code, found.findings.into_iter().find(|finding| finding.topic == "journal"))
+    (said.code, found.findings.into_iter().find(|finding| finding.topic == Topic::Journal))
 }
 
 // proves X2
@@ -276,7 +276,7 @@ fn a_journal_that_is_taken_away_under_a_running_daemon_is_told() {
     let hint = "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events --json), \
                 then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows nothing of \
                 those that have ended, of sessions and of lanes";
-    let (verdict, topic, hint) = (Verdict::Problem, "journal".to_owned(), Some(hint.to_owned()));
+    let (verdict, topic, hint) = (Verdict::Problem, Topic::Journal, Some(hint.to_owned()));
     let expected = Finding { verdict, topic, message, hint };
     assert_eq!(journal_finding(&world), (Some(1), Some(expected)));
     // What it has open it has: everything is still told, and more can be started.

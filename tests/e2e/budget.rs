@@ -1,6 +1,6 @@
 //! Budgets: what a task uses beyond one ends it under that budget's name, with a true receipt, whoever is there to see it.
 
-use belay_protocol::daemon::{DoctorResult, Enforcer};
+use belay_protocol::daemon::{DoctorResult, Enforcer, Topic};
 use belay_protocol::error::ErrorKind;
 use belay_protocol::event::{EventInfo, EventKind};
 use belay_protocol::methods::TaskStart;
@@ -211,7 +211,7 @@ fn the_doctor_says_how_budgets_are_enforced() {
     let world = builder().env("BELAY_CGROUP", "off").build();
     assert_eq!(world.status().containment.budgets.memory, Enforcer::Sampling);
     let found: DoctorResult = world.belay(["doctor", "--json"]).ok().json();
-    let finding = found.findings.iter().find(|finding| finding.topic == "budgets").unwrap();
+    let finding = found.findings.iter().find(|finding| finding.topic == Topic::Budgets).unwrap();
     let sampled = "looked at four times a second, so that it can be exceeded for a moment";
     assert_eq!(
         finding.message,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use belay_os::signal::Signal;
-use belay_protocol::daemon::DoctorResult;
+use belay_protocol::daemon::{DoctorResult, Topic};
 use belay_protocol::task::{Outcome, OutcomeKind, Status, StopResult, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, Seen, World, end, example, freeze, is_alive, look_at, send_signal, wait_until};
 
@@ -257,7 +257,8 @@ fn one_that_left_no_trace_is_not_claimed_to_be_dead(world: &World) {
     assert_eq!((known, outcome.survivors()), (said.as_str(), &[][..]));
     // Whoever asks beforehand is told as well. (Its code says that a task was lost.)
     let doctor: DoctorResult = world.belay(["doctor", "--json"]).json();
-    let containment = doctor.findings.into_iter().find(|finding| finding.topic == "containment").unwrap();
+    let containment =
+        doctor.findings.into_iter().find(|finding| finding.topic == Topic::Containment).unwrap();
     let hint = containment.hint.unwrap();
     assert!(hint.contains("an orphan of its task that left its session and its environment is not found"));
 }

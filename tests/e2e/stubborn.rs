@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
-use belay_protocol::daemon::{DoctorResult, Verdict};
+use belay_protocol::daemon::{DoctorResult, Topic, Verdict};
 use belay_protocol::event::EventKind;
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{Method, TaskDetach, TaskResize, TaskSignal, TaskStart, TaskWrite};
@@ -269,7 +269,7 @@ fn a_process_that_may_not_be_killed_is_named() {
     assert_eq!(world.belay(["wait", &id]).code, Some(3));
     let told = |world: &World| -> Vec<(Verdict, String)> {
         let findings: DoctorResult = world.belay(["doctor", "--json"]).json();
-        let ours = findings.findings.into_iter().filter(|finding| finding.topic == "survivors");
+        let ours = findings.findings.into_iter().filter(|finding| finding.topic == Topic::Survivors);
         ours.map(|finding| (finding.verdict, finding.message)).collect()
     };
     let (pid, command) = (survivor.pid, &survivor.command);

@@ -221,12 +221,51 @@ pub enum Verdict {
     Problem,
 }
 
+/// What a finding of `daemon/doctor` or `belay doctor` is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Topic {
+    Home,
+    Socket,
+    Daemon,
+    /// The caller runs inside a task.
+    Lineage,
+    Containment,
+    Budgets,
+    Tasks,
+    Journal,
+    Shims,
+    Survivors,
+    /// Servers outside of Belay (cron, docker, systemd) that a task can hand work to.
+    Outside,
+    /// A notice of the daemon, as in `daemon/status`.
+    Notice,
+}
+
+impl Topic {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Home => "home",
+            Self::Socket => "socket",
+            Self::Daemon => "daemon",
+            Self::Lineage => "lineage",
+            Self::Containment => "containment",
+            Self::Budgets => "budgets",
+            Self::Tasks => "tasks",
+            Self::Journal => "journal",
+            Self::Shims => "shims",
+            Self::Survivors => "survivors",
+            Self::Outside => "outside",
+            Self::Notice => "notice",
+        }
+    }
+}
+
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     pub verdict: Verdict,
-    /// One word: `containment`, `limits`, `journal`, `disk`, `shims`, `tasks`, `home`, `socket`, `outside`…
-    pub topic: String,
+    pub topic: Topic,
     pub message: String,
     #[serde(default)]
     pub hint: Option<String>,

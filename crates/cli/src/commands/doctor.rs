@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use belay_client::{Client, ClientError, Places, check_home, check_runtime_dir};
-use belay_protocol::daemon::{DoctorParams, DoctorResult, Finding, Verdict};
+use belay_protocol::daemon::{DoctorParams, DoctorResult, Finding, Topic, Verdict};
 use belay_protocol::methods::DaemonDoctor;
 use belay_protocol::vars;
 
@@ -26,21 +26,23 @@ pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<u8, CliErr
     Ok(u8::from(sick))
 }
 
-fn finding(verdict: Verdict, topic: &str, message: impl Into<String>, hint: Option<String>) -> Finding {
-    Finding { verdict, topic: topic.to_owned(), message: message.into(), hint }
+fn finding(verdict: Verdict, topic: Topic, message: impl Into<String>, hint: Option<String>) -> Finding {
+    Finding { verdict, topic, message: message.into(), hint }
 }
 
 fn look() -> Vec<Finding> {
     let mut findings = Vec::new();
     let places = match Places::from_env(|name| std::env::var_os(name)) {
         Ok(places) => places,
-        Err(error) => return vec![finding(Verdict::Problem, "home", error.to_string(), Some(error.hint()))],
+        Err(error) => {
+            return vec![finding(Verdict::Problem, Topic::Home, error.to_string(), Some(error.hint()))];
+        }
     };
     findings.push(home(&places));
     findings.push(sockets(&places));
     if let Some(id) = std::env::var_os(vars::TASK) {
         let text = format!("this shell runs inside the task {}; what it starts is its child", id.display());
-        findings.push(finding(Verdict::Note, "lineage", text, None));
+        findings.push(finding(Verdict::Note, Topic::Lineage, text, None));
     }
     if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
         return findings;
@@ -52,34 +54,37 @@ fn look() -> Vec<Finding> {
 fn home(places: &Places) -> Finding {
     let dir = places.home.display();
     if let Err(error) = check_home(&places.home) {
-        return finding(Verdict::Problem, "home", error.to_string(), error.hint());
+        return finding(Verdict::Problem, Topic::Home, error.to_string(), error.hint());
     }
     match places.home.metadata() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            finding(Verdict::Note, "home", format!("{dir} does not exist yet; the daemon makes it"), None)
-        }
-        Err(error) => finding(Verdict::Problem, "home", format!("{dir}: {}", system_text(&error)), None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => finding(
+            Verdict::Note,
+            Topic::Home,
+            format!("{dir} does not exist yet; the daemon makes it"),
+            None,
+        ),
+        Err(error) => finding(Verdict::Problem, Topic::Home, format!("{dir}: {}", system_text(&error)), None),
         Ok(meta) if meta.uid() != rustix::process::getuid().as_raw() => {
             let text = format!("{dir} belongs to another user (uid {})", meta.uid());
             let hint = "set BELAY_HOME to a directory of yours".to_owned();
-            finding(Verdict::Problem, "home", text, Some(hint))
+            finding(Verdict::Problem, Topic::Home, text, Some(hint))
         }
         Ok(meta) if meta.mode() & 0o077 != 0 => {
             let text = format!("{dir} can be read by others (mode {:04o})", meta.mode() & 0o7777);
-            finding(Verdict::Warning, "home", text, Some(format!("chmod 700 {dir}")))
+            finding(Verdict::Warning, Topic::Home, text, Some(format!("chmod 700 {dir}")))
         }
-        Ok(_) => finding(Verdict::Ok, "home", dir.to_string(), None),
+        Ok(_) => finding(Verdict::Ok, Topic::Home, dir.to_string(), None),
     }
 }
 
 fn sockets(places: &Places) -> Finding {
     match check_runtime_dir(&places.runtime_dir) {
-        Ok(()) => finding(Verdict::Ok, "socket", places.socket().display().to_string(), None),
+        Ok(()) => finding(Verdict::Ok, Topic::Socket, places.socket().display().to_string(), None),
         Err(error) if error.is_absent() => {
             let text = format!("{} does not exist yet; the daemon makes it", places.runtime_dir.display());
-            finding(Verdict::Note, "socket", text, None)
+            finding(Verdict::Note, Topic::Socket, text, None)
         }
-        Err(error) => finding(Verdict::Problem, "socket", error.to_string(), error.hint()),
+        Err(error) => finding(Verdict::Problem, Topic::Socket, error.to_string(), error.hint()),
     }
 }
 
@@ -91,7 +96,7 @@ fn daemon(places: &Places) -> Vec<Finding> {
             Ok(client) => {
                 findings.push(finding(
                     Verdict::Note,
-                    "daemon",
+                    Topic::Daemon,
                     "none was running; it has been started",
                     None,
                 ));
@@ -104,16 +109,21 @@ fn daemon(places: &Places) -> Vec<Finding> {
     if let Some(hello) = client.hello() {
         let ours = env!("CARGO_PKG_VERSION");
         if hello.version == ours {
-            findings.push(finding(Verdict::Ok, "daemon", format!("version {ours}, pid {}", hello.pid), None));
+            findings.push(finding(
+                Verdict::Ok,
+                Topic::Daemon,
+                format!("version {ours}, pid {}", hello.pid),
+                None,
+            ));
         } else {
             let text = format!("the daemon is version {}, this belay is {ours}", hello.version);
             let hint = "`belay down`, then any command starts this version; tasks run on".to_owned();
-            findings.push(finding(Verdict::Warning, "daemon", text, Some(hint)));
+            findings.push(finding(Verdict::Warning, Topic::Daemon, text, Some(hint)));
         }
         if hello.home.as_os_str() != places.home {
             let text = format!("the daemon at this socket keeps its state in {}", hello.home.to_text_lossy());
             let hint = "give each BELAY_HOME its own BELAY_RUNTIME_DIR, or none".to_owned();
-            findings.push(finding(Verdict::Warning, "home", text, Some(hint)));
+            findings.push(finding(Verdict::Warning, Topic::Home, text, Some(hint)));
         }
     }
     match client.call::<DaemonDoctor>(&DoctorParams {}) {
@@ -131,7 +141,7 @@ fn trouble(error: ClientError) -> Finding {
     };
     let shown = CliError::from(error).render(false);
     let message = shown.lines().next().unwrap_or("").trim_start_matches("error: ").to_owned();
-    finding(Verdict::Problem, "daemon", message, hint)
+    finding(Verdict::Problem, Topic::Daemon, message, hint)
 }
 
 /// What a finding says begins here.
@@ -156,7 +166,7 @@ pub(crate) fn render(findings: &[Finding], width: Option<usize>, colour: bool) -
         };
         let mark = style.paint(&format!("{mark:<8}"), colour);
         let message = wrap(&one_line(&finding.message), room(MARGIN)).join(&next);
-        let _ = writeln!(text, "{mark} {:<12} {message}", one_line(&finding.topic));
+        let _ = writeln!(text, "{mark} {:<12} {message}", finding.topic.name());
         if let Some(hint) = &finding.hint {
             let word = Style::Hint.paint("hint:", colour);
             let hint = wrap(&one_line(hint), room(MARGIN + HINT)).join(&format!("{next}{:HINT$}", ""));

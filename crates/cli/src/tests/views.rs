@@ -4,7 +4,7 @@ use belay_client::Places;
 use belay_protocol::config::{ConfigItem, ConfigSource, Counts, GetResult, SetResult};
 use belay_protocol::daemon::{
     BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Finding, GcResult, NoticeInfo, StatusResult,
-    StopDaemonResult, Verdict,
+    StopDaemonResult, Topic, Verdict,
 };
 use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{Line, SearchLine, StreamName};
@@ -212,21 +212,26 @@ fn the_daemon() {
 
 #[test]
 fn findings() {
-    let finding = |verdict, topic: &str, message: &str, hint: Option<&str>| Finding {
+    let finding = |verdict, topic, message: &str, hint: Option<&str>| Finding {
         verdict,
-        topic: topic.into(),
+        topic,
         message: message.into(),
         hint: hint.map(Into::into),
     };
     let findings = [
-        finding(Verdict::Ok, "home", "/home/ada/.local/state/belay", None),
-        finding(Verdict::Note, "outside", "docker is not ours to hold", None),
-        finding(Verdict::Warning, "containment", "no cgroup", Some("systemd-run --user --scope belay up")),
-        finding(Verdict::Problem, "disk", "the disk is full", Some("belay gc --all")),
+        finding(Verdict::Ok, Topic::Home, "/home/ada/.local/state/belay", None),
+        finding(Verdict::Note, Topic::Outside, "docker is not ours to hold", None),
+        finding(
+            Verdict::Warning,
+            Topic::Containment,
+            "no cgroup",
+            Some("systemd-run --user --scope belay up"),
+        ),
+        finding(Verdict::Problem, Topic::Journal, "the disk is full", Some("belay gc --all")),
     ];
     let long = finding(
         Verdict::Warning,
-        "limits",
+        Topic::Budgets,
         "a budget of memory or processes is looked at four times a second, and can be exceeded for a moment",
         Some("run the daemon where it may make cgroups: as root, or below a delegated one of your own"),
     );

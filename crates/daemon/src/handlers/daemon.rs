@@ -4,7 +4,7 @@ use belay_journal::TaskFilter;
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
     BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, NoticeInfo, ROOM,
-    StatusResult, StopDaemonResult, StopParams, Verdict,
+    StatusResult, StopDaemonResult, StopParams, Topic, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::SurvivorInfo;
@@ -104,13 +104,13 @@ impl<W: World> Core<W> {
         findings.extend(self.shim_findings());
         findings.extend(self.notices.iter().map(|notice| Finding {
             verdict: Verdict::Warning,
-            topic: "notice".to_owned(),
+            topic: Topic::Notice,
             message: format!("{} ({})", notice.message, notice.at),
             hint: notice.hint.clone(),
         }));
         findings.push(finding(
             Verdict::Note,
-            "outside",
+            Topic::Outside,
             "what a task hands to an outside server (cron, docker, systemd, a running tmux) is not held",
         ));
         self.reply(caller, &DoctorResult { findings });
@@ -143,7 +143,7 @@ impl<W: World> Core<W> {
                 .to_owned()
         });
         let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };
-        Finding { verdict, topic: "containment".to_owned(), message, hint }
+        Finding { verdict, topic: Topic::Containment, message, hint }
     }
 
     /// How each budget of a task is enforced here.
@@ -159,12 +159,12 @@ impl<W: World> Core<W> {
             how(processes)
         );
         let all = *memory == Enforcer::Kernel && *processes == Enforcer::Kernel;
-        finding(if all { Verdict::Ok } else { Verdict::Note }, "budgets", &message)
+        finding(if all { Verdict::Ok } else { Verdict::Note }, Topic::Budgets, &message)
     }
 
     fn tasks_finding(&self) -> Finding {
         let ended = self.journal.counts().ended;
-        finding(Verdict::Ok, "tasks", &format!("{} live, {ended} ended and kept", self.tasks.len()))
+        finding(Verdict::Ok, Topic::Tasks, &format!("{} live, {ended} ended and kept", self.tasks.len()))
     }
 
     /// Somebody has taken the files away under us: all is well until the daemon leaves, and then all of it is gone.
@@ -175,7 +175,7 @@ impl<W: World> Core<W> {
         let home = self.config.home.display();
         (!missing.is_empty()).then(|| Finding {
             verdict: Verdict::Problem,
-            topic: "journal".to_owned(),
+            topic: Topic::Journal,
             message: format!(
                 "no longer in {home}: {names}; the daemon goes on with what it has open, and when it leaves that is gone"
             ),
@@ -210,7 +210,7 @@ impl<W: World> Core<W> {
         let one = alive.first()?;
         Some(Finding {
             verdict: Verdict::Problem,
-            topic: "survivors".to_owned(),
+            topic: Topic::Survivors,
             message: format!(
                 "{} of the processes of {} could not be stopped and live on, such as {} ({}, of user {})",
                 alive.len(),
@@ -229,7 +229,7 @@ impl<W: World> Core<W> {
         silent
             .map(|shim| Finding {
                 verdict: Verdict::Problem,
-                topic: "shims".to_owned(),
+                topic: Topic::Shims,
                 message: format!(
                     "the shim of task {} does not answer (pid {})",
                     shim.task.as_deref().unwrap_or("?"),
@@ -295,8 +295,8 @@ impl<W: World> Core<W> {
     }
 }
 
-fn finding(verdict: Verdict, topic: &str, message: &str) -> Finding {
-    Finding { verdict, topic: topic.to_owned(), message: message.to_owned(), hint: None }
+fn finding(verdict: Verdict, topic: Topic, message: &str) -> Finding {
+    Finding { verdict, topic, message: message.to_owned(), hint: None }
 }
 
 fn own_pid() -> i32 {
