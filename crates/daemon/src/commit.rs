@@ -162,3 +162,33 @@ pub(crate) fn event_info(row: &EventRow) -> EventInfo {
 pub(crate) fn is_kind(row: &EventRow, kind: EventKind) -> bool {
     EventKind::from_name(&row.kind) == Some(kind)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_row_becomes_lost() {
+        let event = Event::TaskRemoved { task: "sh-1".to_owned(), session: "se-1".to_owned() };
+        let whole = EventRow {
+            seq: 7,
+            at_ms: 1_000,
+            kind: event.kind().name().to_owned(),
+            body: serde_json::to_string(&event).unwrap(),
+            ..EventRow::default()
+        };
+        let read = |row: &EventRow| {
+            let EventInfo { seq, at, event } = event_info(row);
+            assert_eq!((seq, at), (7, Timestamp(1_000)));
+            event
+        };
+        assert_eq!(read(&whole), event);
+        for body in ["", "{}", "{\"type\":\"task.removed\"", r#"{"type":"task.removed","task":"sh-1"}"#] {
+            assert_eq!(read(&EventRow { body: body.to_owned(), ..whole.clone() }), Event::Lost, "{body}");
+        }
+        for kind in [belay_journal::LOST_KIND, "task.invented", ""] {
+            assert_eq!(read(&EventRow { kind: kind.to_owned(), ..whole.clone() }), Event::Lost, "{kind}");
+        }
+        assert_eq!(belay_journal::LOST_KIND, EventKind::Lost.name());
+    }
+}
