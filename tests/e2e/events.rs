@@ -61,7 +61,7 @@ fn what_happened_is_told_to_people_in_words() {
     let expected = [
         "created as web: sh -c 'exit 3'".to_owned(),
         format!("started, pid {pid}"),
-        "its first process exited with 3".to_owned(),
+        "leader exited with 3".to_owned(),
         "failed: exit 3".to_owned(),
     ];
     assert_eq!(words.collect::<Vec<_>>(), expected);

@@ -1,6 +1,6 @@
 //! `belay events`: what happened, in order, from any number on.
 
-mod words;
+mod describe;
 
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ fn show(event: &EventInfo, json: bool, context: &mut Context) -> Result<(), CliE
 pub(crate) fn line(event: &EventInfo, limit: Option<usize>, colour: bool) -> String {
     let about = event.event.task().or(event.event.session()).unwrap_or("-");
     let about = format!("{:<ID_COLUMNS$}  ", one_line(about));
-    let words = words::words(&event.event);
+    let words = describe::describe(&event.event);
     let (words, style) = (one_line(&words), kind_style(&event.event));
     let at = event.at.to_string();
     let Some(limit) = limit else {

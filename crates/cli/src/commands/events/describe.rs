@@ -1,4 +1,4 @@
-//! What an event says to people: what a person at a terminal wants to know of it. Programs read its fields.
+//! One line of English for each event, for people at a terminal. Programs read the fields of the event instead.
 
 use belay_protocol::event::Event;
 use belay_protocol::life::{ExitStatus, StopCause, StopLevel};
@@ -8,8 +8,8 @@ use belay_protocol::task::{BudgetInfo, DetachedBy, OnStall, StallEvidence};
 use crate::outcome;
 use crate::ui::human;
 
-/// What has happened, what matters most first: the rest may be cut off.
-pub(crate) fn words(event: &Event) -> String {
+/// What happened, the most important part first: the rest may be cut off.
+pub(crate) fn describe(event: &Event) -> String {
     match event {
         Event::TaskCreated { command, name, parent, .. } => {
             format!("created{}{}: {command}", with(" as ", name.as_deref()), with(" by ", parent.as_deref()))
@@ -18,28 +18,28 @@ pub(crate) fn words(event: &Event) -> String {
             let attempt = attempt.map(|attempt| format!(" attempt {attempt}")).unwrap_or_default();
             format!("started{attempt}, pid {pid}")
         }
-        Event::TaskAdopted { .. } => "found again by a new daemon".to_owned(),
+        Event::TaskAdopted { .. } => "adopted by a new daemon".to_owned(),
         Event::TaskDetached { by, .. } => format!("detached{}", detached(by)),
-        Event::TaskSignalled { signal, by, .. } => format!("was sent {signal} by {by}"),
-        Event::TaskLeaderExited { exit, .. } => format!("its first process {}", exited(*exit)),
+        Event::TaskSignalled { signal, by, .. } => format!("received {signal} from {by}"),
+        Event::TaskLeaderExited { exit, .. } => format!("leader {}", exited(*exit)),
         Event::TaskAttemptEnded { exit, attempt, next_ms, .. } => {
             let (how, next) = (exited(*exit), human::duration(*next_ms));
             format!("attempt {attempt} {how}, the next one in {next}")
         }
         Event::TaskStalled { evidence: StallEvidence { silent_ms, cpu_ms, .. }, policy, .. } => {
-            let stops = if *policy == Some(OnStall::Stop) { ", and is stopped" } else { "" };
+            let stops = if *policy == Some(OnStall::Stop) { " and is being stopped" } else { "" };
             let (silent, cpu) = (human::duration(*silent_ms), human::took(*cpu_ms));
-            format!("stalled{stops}: nothing written for {silent}, {cpu} of processor time")
+            format!("stalled{stops}: no output for {silent}, {cpu} of CPU time")
         }
-        Event::TaskRecovered { .. } => "gets on again".to_owned(),
+        Event::TaskRecovered { .. } => "recovered: makes progress again".to_owned(),
         Event::TaskStopping { level, cause, .. } => stopping(*level, cause),
         Event::TaskEnded { status, outcome, .. } => outcome::sentence_of(*status, outcome.as_ref()),
         Event::TaskRemoved { .. } => "removed".to_owned(),
         Event::SessionOpened { name, by, .. } => format!("opened{} by {by}", with(" as ", name.as_deref())),
         Event::SessionLapsed { grace_ms, .. } => {
-            format!("its lease is lost; it ends in {} if nobody renews it", human::duration(*grace_ms))
+            format!("lease lost; ends in {} unless renewed", human::duration(*grace_ms))
         }
-        Event::SessionRegained { .. } => "its lease is held again".to_owned(),
+        Event::SessionRegained { .. } => "lease renewed".to_owned(),
         Event::SessionEnding { by, reason, on_end, .. } => {
             format!("ending{}; its tasks are {}", by_and_why(by.as_deref(), reason.as_deref()), fate(*on_end))
         }
@@ -54,27 +54,25 @@ pub(crate) fn words(event: &Event) -> String {
             format!("holds lane {lane}, generation {generation}{}", with(", for ", owner.as_deref()))
         }
         Event::LaneLeft { lane, blocked: Some(why), .. } => {
-            format!("ended and lane {lane} is not free: {why}")
+            format!("ended, but lane {lane} is blocked: {why}")
         }
         Event::LaneLeft { lane, blocked: None, .. } => format!("left lane {lane}"),
         Event::LaneFenced { lane, owner, by, reason, .. } => {
-            format!("lane {lane} is closed to {owner}, stopped{}", by_and_why(Some(by), reason.as_deref()))
+            format!("{owner} is fenced from lane {lane}, stopped{}", by_and_why(Some(by), reason.as_deref()))
         }
         Event::LaneReleased { lane, owners, by, reason, .. } => {
-            let to = if owners.is_empty() { String::new() } else { format!(" to {}", owners.join(", ")) };
-            format!("lane {lane} is open again{to}, released{}", by_and_why(Some(by), reason.as_deref()))
+            let to = if owners.is_empty() { String::new() } else { format!(" for {}", owners.join(", ")) };
+            format!("lane {lane} released{to}{}", by_and_why(Some(by), reason.as_deref()))
         }
         Event::DaemonStarted { version, adopting } => {
             let adopting = match adopting {
                 0 => String::new(),
-                many => format!(", looks for {} of the last one", human::count(*many, "task", "tasks")),
+                many => format!(", adopting {}", human::count(*many, "task", "tasks")),
             };
             format!("daemon {version} started{adopting}")
         }
-        Event::DaemonStopping => "daemon leaves".to_owned(),
-        Event::Lost => {
-            "lost: damaged in the journal, or of a type that this version does not know".to_owned()
-        }
+        Event::DaemonStopping => "daemon stopping".to_owned(),
+        Event::Lost => "lost: damaged in the journal, or unknown to this version".to_owned(),
     }
 }
 
@@ -105,8 +103,8 @@ fn exited(exit: ExitStatus) -> String {
 fn detached(by: &DetachedBy) -> String {
     match by {
         DetachedBy::Timeout => ": the time limit passed".to_owned(),
-        DetachedBy::Leader => ": its first process left others behind".to_owned(),
-        DetachedBy::Disconnect => ": the connection of whoever waited has ended".to_owned(),
+        DetachedBy::Leader => ": the leader exited and left processes behind".to_owned(),
+        DetachedBy::Disconnect => ": the caller disconnected".to_owned(),
         DetachedBy::Actor(actor) => format!(" by {actor}"),
     }
 }
