@@ -1,11 +1,12 @@
 //! What a new process does between its making and its `execve`. It runs on the memory of its parent: only raw system
 //! calls, nothing that allocates, locks or panics; everything it needs was computed beforehand.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
 
 use crate::signal::{self, LAST_SIGNAL};
+use crate::slots::FIRST_SLOT;
 use crate::spawn::{Rlimit, Session, Stage};
 
 /// What runs a file that the kernel cannot execute, as `execvp` has always done it.
@@ -13,6 +14,12 @@ pub(crate) const SHELL: &CStr = c"/bin/sh";
 
 /// The size of the kernel's signal set, which is not that of the C library.
 const KERNEL_SET_SIZE: usize = 8;
+
+/// The exit code of a child that could not execute. The caller learns the reason from the report.
+const EXIT_NOT_EXECUTED: c_int = 127;
+/// The exit code of a child that could not unshare the descriptor table. The caller learns it from
+/// [`Table`].
+const EXIT_NOT_UNSHARED: c_int = 126;
 
 /// What the child has to do. The pointers are valid until it has executed.
 pub(crate) struct Orders {
@@ -30,10 +37,26 @@ pub(crate) struct Orders {
     /// Signals that the parent ignores, bit `n - 1` for signal `n`.
     pub(crate) ignored: u64,
     pub(crate) stdio: [RawFd; 3],
+    pub(crate) table: Table,
     pub(crate) session: Session,
     pub(crate) report: Report,
     /// Where the report goes too if the child has only a copy of our memory, or -1.
     pub(crate) report_pipe: RawFd,
+}
+
+/// The child's descriptor table. The child changes [`Table::Shared`] to one of the two states below
+/// it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Table {
+    /// A copy of the caller's table from the beginning.
+    Copied,
+    /// The caller's table, to be unshared before anything else. The child keeps the numbers below
+    /// `end`.
+    Shared { end: c_uint },
+    /// A table of the child's own, with what it kept.
+    Unshared,
+    /// Unsharing failed, and the child has exited without changing any descriptor.
+    Refused { errno: i32 },
 }
 
 /// What went wrong in the child; nothing if `errno` is 0.
@@ -105,6 +128,14 @@ pub(crate) fn set_mask(mask: u64, old: Option<&mut u64>) {
 pub(crate) unsafe extern "C" fn run(orders: *mut c_void) -> ! {
     // SAFETY: promised by the caller.
     let orders = unsafe { &mut *orders.cast::<Orders>() };
+    if let Table::Shared { end } = orders.table {
+        orders.table = unshare(end);
+        if orders.table != Table::Unshared {
+            // SAFETY: exits without running the caller's exit handlers. The table is shared, so
+            // nothing is closed.
+            unsafe { libc::_exit(EXIT_NOT_UNSHARED) }
+        }
+    }
     let report = match prepare(orders) {
         Ok(()) => execute(orders),
         Err(report) => report,
@@ -117,8 +148,24 @@ pub(crate) unsafe extern "C" fn run(orders: *mut c_void) -> ! {
         if orders.report_pipe >= 0 {
             libc::write(orders.report_pipe, numbers.as_ptr().cast(), Report::SIZE);
         }
-        libc::_exit(127)
+        libc::_exit(EXIT_NOT_EXECUTED)
     }
+}
+
+/// Replaces the shared descriptor table by a copy of its entries below `end`. The kernel skips the
+/// rest: copying and closing thousands of entries is what this avoids.
+fn unshare(end: c_uint) -> Table {
+    match close_from(end, libc::CLOSE_RANGE_UNSHARE) {
+        0 => Table::Unshared,
+        _ => Table::Refused { errno: errno() },
+    }
+}
+
+fn close_from(first: c_uint, flags: c_uint) -> c_int {
+    // SAFETY: integers only. The table is this process's own, or becomes so before anything is
+    // closed (`flags`).
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, flags) };
+    if result < 0 { -1 } else { 0 }
 }
 
 fn prepare(orders: &Orders) -> Step {
@@ -135,6 +182,11 @@ fn prepare(orders: &Orders) -> Step {
             Session::NewSession | Session::Terminal => checked(libc::setsid(), Stage::Session)?,
         }
         redirect(orders.stdio)?;
+        if orders.table == Table::Unshared {
+            // Without this, a descriptor that is not close-on-exec would be passed on if its number
+            // is low.
+            checked(close_from(FIRST_SLOT.unsigned_abs(), 0), Stage::Stdio)?;
+        }
         if orders.session == Session::Terminal {
             checked(libc::ioctl(0, libc::TIOCSCTTY, 0), Stage::Session)?;
         }

@@ -44,10 +44,21 @@ pub(crate) struct Child {
 }
 
 /// Why there is no child.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum CloneError {
     /// This kernel, or the sandbox around us, has no such clone.
     Unsupported,
     Failed(i32),
+}
+
+/// What the child has of the caller's descriptor table when it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Descriptors {
+    /// A copy of the table.
+    Copied,
+    /// The table itself. Every change that the child makes is a change in the caller until the
+    /// child unshares it.
+    Shared,
 }
 
 struct Stack(*mut c_void);
@@ -107,7 +118,9 @@ impl Drop for Stack {
 ///
 /// # Safety
 /// All signals must be blocked; `entry` must keep the promises of [`Entry`] and find in `argument` what it expects.
+/// With [`Descriptors::Shared`], `entry` must unshare the table before it changes any descriptor.
 pub(crate) unsafe fn vfork(
+    descriptors: Descriptors,
     cgroup: Option<BorrowedFd<'_>>,
     entry: Entry,
     argument: *mut c_void,
@@ -126,6 +139,9 @@ pub(crate) unsafe fn vfork(
         ..CloneArgs::default()
     };
     args.flags |= CLONE_CLEAR_SIGHAND;
+    if descriptors == Descriptors::Shared {
+        args.flags |= u64::from(libc::CLONE_FILES.unsigned_abs());
+    }
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = u64::try_from(cgroup.as_raw_fd()).unwrap_or(u64::MAX);

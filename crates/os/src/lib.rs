@@ -17,6 +17,7 @@ pub mod limits;
 pub mod process;
 pub mod pty;
 pub mod signal;
+pub mod slots;
 pub mod spawn;
 pub mod tree;
 

@@ -1,20 +1,23 @@
-//! Starting one process exactly as asked: program, environment, directory, limits, streams, group and cgroup, with an
-//! error that names the step that failed. It does not close descriptors in the child: every descriptor of the caller
-//! must be close-on-exec, which everything in this crate and in the standard library is from birth.
+//! Starting one process exactly as asked: program, environment, directory, limits, streams, group
+//! and cgroup, with an error that names the step that failed. It does not close descriptors in the
+//! child: every descriptor of the caller must be close-on-exec, as everything is that this crate
+//! and the standard library open. If the caller has reserved slots ([`crate::slots`]), the child
+//! gets its three streams and no other descriptor.
 
 use std::error::Error;
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
 
 use crate::born;
-use crate::child::{self, Orders, Report, SHELL};
-use crate::clone::{self, Child, CloneError};
+use crate::child::{self, Orders, Report, SHELL, Table};
+use crate::clone::{self, Child, CloneError, Descriptors};
 use crate::process::Identity;
 use crate::signal;
+use crate::slots::{self, Attempt};
 
 /// Where programs are looked for when the environment has no PATH.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
@@ -152,12 +155,13 @@ pub fn spawn(spec: &SpawnSpec<'_>) -> Result<Spawned, SpawnError> {
         return Err(SpawnError { stage: Stage::Program, errno: libc::ENOENT, path: None });
     }
     let candidates = candidates(program, spec.envp);
-    // Kept free for the look at the child: once that runs, it is too late for having no descriptor.
-    let reserve = rustix::io::fcntl_dupfd_cloexec(spec.stdin, 0);
-    let reserve = reserve.map_err(|errno| resources(errno.raw_os_error()))?;
+    // Reading `/proc` needs a descriptor. Once the child runs, it is too late to find that there is
+    // none.
+    let spare = rustix::io::fcntl_dupfd_cloexec(spec.stdin, 0);
+    let spare = spare.map_err(|errno| resources(errno.raw_os_error()))?;
     let before = born::ticks();
     let child = start(spec, &candidates, make)?;
-    drop(reserve);
+    drop(spare);
     // Our child, and not reaped: the number is its own, even if it has ended by now.
     if let Some(identity) = born::child(child.pid, before, born::ticks()) {
         return Ok(Spawned { identity, pidfd: child.pidfd });
@@ -188,8 +192,8 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// How the child is made, once all is prepared.
-type Make = fn(&mut Orders, Option<BorrowedFd<'_>>) -> Result<Child, SpawnError>;
+/// Makes the child, once all is prepared.
+type Make = fn(&mut Orders, &SpawnSpec<'_>) -> Result<Child, SpawnError>;
 
 fn start(spec: &SpawnSpec<'_>, candidates: &[CString], make: Make) -> Result<Child, SpawnError> {
     let (paths, argv, envp) = (pointers(candidates), pointers(spec.argv), pointers(spec.envp));
@@ -206,11 +210,12 @@ fn start(spec: &SpawnSpec<'_>, candidates: &[CString], make: Make) -> Result<Chi
         umask: spec.umask,
         ignored: signal::ignored(),
         stdio: [spec.stdin.as_raw_fd(), spec.stdout.as_raw_fd(), spec.stderr.as_raw_fd()],
+        table: Table::Copied,
         session: spec.session,
         report: Report::NOTHING,
         report_pipe: -1,
     };
-    let child = make(&mut orders, spec.cgroup)?;
+    let child = make(&mut orders, spec)?;
     // SAFETY: the child has executed or exited and writes no more. Volatile, because the compiler saw nobody write.
     let report = unsafe { ptr::read_volatile(&raw const orders.report) };
     if report.errno == 0 {
@@ -220,19 +225,74 @@ fn start(spec: &SpawnSpec<'_>, candidates: &[CString], make: Make) -> Result<Chi
     Err(explain(spec, candidates, report))
 }
 
-fn make(orders: &mut Orders, cgroup: Option<BorrowedFd<'_>>) -> Result<Child, SpawnError> {
-    let failed = |stage, errno| Err(SpawnError { stage, errno, path: None });
-    let _blocked = AllBlocked::new();
-    // SAFETY: signals are blocked, and `child::run` finds the orders that it expects, alive until it has executed.
-    match unsafe { clone::vfork(cgroup, child::run, ptr::from_mut(orders).cast()) } {
-        Ok(child) => Ok(child),
-        Err(CloneError::Unsupported) if cgroup.is_some() => failed(Stage::Cgroup, libc::ENOSYS),
-        Err(CloneError::Unsupported) => fork(orders),
-        Err(CloneError::Failed(errno)) => match errno {
-            libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE => failed(Stage::Resources, errno),
-            errno if cgroup.is_some() => failed(Stage::Cgroup, errno),
-            errno => failed(Stage::Resources, errno),
-        },
+/// Makes the child through the reserved slots if there are any, otherwise with a copy of the
+/// descriptor table.
+fn make(orders: &mut Orders, spec: &SpawnSpec<'_>) -> Result<Child, SpawnError> {
+    let streams = [spec.stdin, spec.stdout, spec.stderr];
+    let made = slots::with_streams(streams, |slots| make_sharing(orders, spec, slots));
+    made.unwrap_or_else(|| make_copying(orders, spec))
+}
+
+fn make_copying(orders: &mut Orders, spec: &SpawnSpec<'_>) -> Result<Child, SpawnError> {
+    let blocked = AllBlocked::new();
+    match vfork(orders, spec, Descriptors::Copied, &blocked) {
+        Err(CloneError::Unsupported) if spec.cgroup.is_none() => fork(orders),
+        result => result.map_err(|error| clone_failed(error, spec)),
+    }
+}
+
+/// Makes a child that shares the descriptor table and unshares what it needs of it: the slots.
+/// Leaves the orders as they were if the child could not, for the next attempt.
+fn make_sharing(
+    orders: &mut Orders,
+    spec: &SpawnSpec<'_>,
+    slots: [RawFd; 3],
+) -> Attempt<Result<Child, SpawnError>> {
+    let blocked = AllBlocked::new();
+    let streams = std::mem::replace(&mut orders.stdio, slots);
+    let top = slots.into_iter().max().unwrap_or_default();
+    orders.table = Table::Shared { end: top.unsigned_abs() + 1 };
+    let result = vfork(orders, spec, Descriptors::Shared, &blocked);
+    // SAFETY: the child, if there is one, has executed or exited. Volatile, as for the report.
+    let table = unsafe { ptr::read_volatile(&raw const orders.table) };
+    match (result, table) {
+        (Ok(child), Table::Refused { errno }) => {
+            clone::reap(child.pid);
+            (orders.stdio, orders.table) = (streams, Table::Copied);
+            // Out of memory for now; any other reason is permanent.
+            if matches!(errno, libc::ENOMEM | libc::EMFILE) { Attempt::Failed } else { Attempt::Unsupported }
+        }
+        // A child that was killed before it unshared the table was started and has ended, as at any
+        // other time.
+        (Ok(child), _) => Attempt::Finished(Ok(child)),
+        (Err(CloneError::Unsupported), _) if spec.cgroup.is_none() => {
+            (orders.stdio, orders.table) = (streams, Table::Copied);
+            Attempt::Unsupported
+        }
+        (Err(error), _) => Attempt::Finished(Err(clone_failed(error, spec))),
+    }
+}
+
+fn vfork(
+    orders: &mut Orders,
+    spec: &SpawnSpec<'_>,
+    descriptors: Descriptors,
+    _blocked: &AllBlocked,
+) -> Result<Child, CloneError> {
+    // SAFETY: signals are blocked, and `child::run` finds the orders that it expects, alive until it
+    // has executed. They tell it to unshare the descriptor table first if it is shared.
+    unsafe { clone::vfork(descriptors, spec.cgroup, child::run, ptr::from_mut(orders).cast()) }
+}
+
+fn clone_failed(error: CloneError, spec: &SpawnSpec<'_>) -> SpawnError {
+    let errno = match error {
+        CloneError::Unsupported => libc::ENOSYS,
+        CloneError::Failed(errno) => errno,
+    };
+    match errno {
+        libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE => resources(errno),
+        _ if spec.cgroup.is_some() => SpawnError { stage: Stage::Cgroup, errno, path: None },
+        _ => resources(errno),
     }
 }
 
@@ -241,7 +301,7 @@ fn fork(orders: &mut Orders) -> Result<Child, SpawnError> {
     let (reader, writer) =
         crate::fds::pipe_above_stdio().map_err(|error| resources(error.raw_os_error().unwrap_or(0)))?;
     orders.report_pipe = writer.as_raw_fd();
-    // SAFETY: as in `make`.
+    // SAFETY: as in `vfork`; the table of the child is a copy.
     let child = match unsafe { clone::fork(child::run, ptr::from_mut(orders).cast()) } {
         Ok(child) => child,
         Err(CloneError::Failed(errno)) => return Err(resources(errno)),

@@ -8,7 +8,7 @@ use belay_os::process::{info, own_identity};
 use belay_os::spawn::{Rlimit, SpawnError, Stage};
 use belay_os::{Signal, fds};
 
-use crate::support::{Order, finish, output, start};
+use crate::support::{Order, example, finish, not_run, output, start};
 
 const PATH: &str = "PATH=/usr/bin:/bin";
 
@@ -214,4 +214,75 @@ fn many_threads_may_start_at_once() {
     for thread in threads {
         thread.join().unwrap();
     }
+}
+
+/// What the `spawner` example prints: a process with 5,000 descriptors, every 500th of them and
+/// number 3 inheritable.
+fn spawner(words: &[&str]) -> Vec<String> {
+    let output = std::process::Command::new(example("spawner")).args(words).output().unwrap();
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{words:?}: {text}{errors}");
+    text.lines().map(str::to_owned).collect()
+}
+
+const ONLY_STREAMS: &str = "STDIN STDOUT STDERR 0 1 2";
+
+#[test]
+fn reserving_spawner_passes_only_streams() {
+    let seen = spawner(&["inherit", "--reserve"]);
+    assert_eq!(seen, ["active true", ONLY_STREAMS, ONLY_STREAMS, "active true", "changed []"]);
+}
+
+#[test]
+fn plain_spawner_passes_inheritable_descriptors() {
+    let all = "STDIN STDOUT STDERR 0 1 1004 1504 2 2004 2504 3 3004 3504 4 4004 4504 504";
+    assert_eq!(spawner(&["inherit"]), ["active false", all, all, "active false", "changed []"]);
+}
+
+#[test]
+fn refused_unshare_falls_back_permanently() {
+    let all = "STDIN STDOUT STDERR 0 1 1008 1508 2 2008 2508 3 3008 3508 4008 4508 508 8";
+    for errno in [libc::ENOSYS, libc::EINVAL, libc::EPERM] {
+        let seen = spawner(&["inherit", "--reserve", "--deny", &errno.to_string()]);
+        assert_eq!(seen, ["active true", all, all, "active false", "changed [4, 5, 6, 7]"], "{errno}");
+    }
+    let seen = spawner(&["inherit", "--reserve", "--deny", &libc::ENOMEM.to_string()]);
+    assert_eq!(seen, ["active true", all, all, "active true", "changed []"], "a lack of memory passes");
+}
+
+#[test]
+fn reserving_spawner_reports_same_errors() {
+    let seen = spawner(&["errors", "--reserve"]);
+    let errors = [
+        "Program 2 no-such",
+        "Program 2 /no/such",
+        "Program 13 /",
+        "Cwd 2 /no/dir",
+        "Session 25 ",
+        "Limits 22 ",
+        "Cgroup 9 ",
+        "unreaped false",
+        "changed []",
+    ];
+    assert_eq!(seen, errors);
+    assert_eq!(spawner(&["errors"]), errors);
+    let refused = spawner(&["errors", "--reserve", "--deny", &libc::ENOSYS.to_string()]);
+    assert_eq!(refused[..8], errors[..8]);
+}
+
+#[test]
+fn reserving_spawner_starts_child_in_cgroup() {
+    for words in [&["cgroup", "--reserve"][..], &["cgroup", "--reserve", "--deny", "38"]] {
+        let seen = spawner(words);
+        if seen == ["no usable cgroup"] {
+            return not_run("a child in a cgroup", "no cgroup is usable");
+        }
+        assert_eq!(seen, ["inside true"], "{words:?}");
+    }
+}
+
+#[test]
+fn concurrent_spawns_leave_descriptor_table_unchanged() {
+    let right = ["wrong children 0", "wrong pipes 0", "enough pipes true", "changed []"];
+    assert_eq!(spawner(&["churn", "--reserve"]), right);
 }
