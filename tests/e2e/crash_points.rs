@@ -2,7 +2,7 @@
 //! truth: nothing is lost, nothing is there twice.
 
 use belay_client::{Client, ClientError};
-use belay_daemon::world::CrashPoint;
+use belay_daemon::host::CrashPoint;
 use belay_os::process::Identity;
 use belay_protocol::ErrorKind;
 use belay_protocol::event::EventKind;
@@ -169,14 +169,14 @@ fn after_ack() {
 
 // proves D1, D2, S2
 #[test]
-fn before_settle() {
-    a_short_task_ends_truly("before-settle");
+fn before_flush() {
+    a_short_task_ends_truly("before-flush");
 }
 
 // proves D1, D2, S2
 #[test]
-fn after_settle() {
-    a_short_task_ends_truly("after-settle");
+fn after_flush() {
+    a_short_task_ends_truly("after-flush");
 }
 
 /// The second life event of this task is the end of its leader, which others outlive.
@@ -302,8 +302,8 @@ fn every_point_has_a_test() {
         "after-stop-sent",
         "before-remove",
         "after-remove",
-        "before-settle",
-        "after-settle",
+        "before-flush",
+        "after-flush",
     ];
     assert_eq!(CrashPoint::ALL.map(CrashPoint::name), tested);
 }

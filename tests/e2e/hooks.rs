@@ -172,8 +172,8 @@ fn a_hook_runs_once_wherever_the_daemon_dies() {
         "before-end:1",
         "after-end:1",
         "after-ack:1",
-        "before-settle",
-        "after-settle",
+        "before-flush",
+        "after-flush",
     ];
     for point in points {
         let world = world();

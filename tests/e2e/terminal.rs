@@ -184,8 +184,11 @@ fn a_size_can_be_changed_and_outlives_the_daemon() {
     let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
     assert_eq!(listed[0].pty, second, "the next daemon knows it");
     world.kill_daemon();
-    for name in ["journal.db", "journal.db-wal", "journal.db-shm", "journal.ahead"] {
-        let _ = std::fs::remove_file(world.home().join(name));
+    for entry in std::fs::read_dir(world.home()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with("journal.") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
     }
     assert_eq!(world.get(&id).pty, second, "and one with an empty journal hears it from the shim");
     resize(&world, &id, 3, 4);

@@ -33,11 +33,20 @@ pub mod bounds {
     pub const UNFINISHED_BYTES: usize = 32 * 1024 * 1024;
     /// Beyond it a request is refused with `busy`.
     pub const PENDING_PER_CLIENT: usize = 4096;
+    /// Calls of one client that wait for a worker; beyond it the client is not read from.
+    pub const WORKER_CALLS_PER_CLIENT: usize = 2;
     pub const FOLLOWS_PER_CLIENT: usize = 256;
-    /// Shims that stand ready; more than the second figure are let go.
-    pub const SHIMS_READY: (usize, usize) = (2, 8);
-    /// Shims that may be on their way at once.
-    pub const SHIMS_COMING: usize = 16;
+    /// Idle shims that are kept ready, and the most that are: beyond it an idle shim is closed.
+    pub const SHIMS_READY: usize = 2;
+    pub const SHIMS_READY_MOST: usize = 8;
+    /// Shims that are being started at once.
+    pub const SHIMS_SPAWNING: usize = 16;
+    /// Ended tasks that are kept in memory, so that a caller that asks for one need not wait for the journal; longer commands
+    /// are not.
+    pub const RECENT_TASKS: usize = 128;
+    pub const RECENT_TASK_BYTES: usize = 16 * 1024;
+    /// Removed tasks that are remembered, so that a shim that still holds one may forget it.
+    pub const REMOVED_REMEMBERED: usize = 1_000;
     /// What one read of output returns at most.
     pub const READ_BYTES: usize = 1024 * 1024;
     /// What one notification of a follower carries at most.
@@ -56,12 +65,12 @@ pub mod bounds {
     /// How long a shim may take to answer before the caller is told without it.
     pub const SHIM_ANSWER_MS: u64 = 2_000;
     pub const START_ANSWER_MS: u64 = 30_000;
-    /// How long the reading of a shell line may take, and how many may be under way; beyond either a line runs as written.
-    pub const READING_MS: u64 = 5_000;
-    pub const READINGS: usize = 32;
-    /// What the journal has noted goes into its database when nothing was noted for so long, or at the latest then.
-    pub const SETTLE_MS: u64 = 10;
-    pub const SETTLE_LATEST_MS: u64 = 250;
+    /// How long parsing a shell line may take, and how many are parsed at once; beyond either a line runs as written.
+    pub const PARSE_MS: u64 = 5_000;
+    pub const PARSES: usize = 32;
+    /// The write buffer is flushed to the database when nothing was appended for so long, or at the latest then.
+    pub const FLUSH_MS: u64 = 10;
+    pub const FLUSH_LATEST_MS: u64 = 250;
     /// What a task in the foreground may write before its output goes to disk; and what the daemon keeps of such tasks that
     /// have ended: the last ones, up to these sums and as long as they take no more than one in so many of its descriptors.
     pub const MEMORY_BYTES: u64 = 1024 * 1024;
@@ -70,8 +79,8 @@ pub mod bounds {
     pub const KEPT_MEMORY_SHARE: u64 = 8;
     /// How long whoever waited for a task may take to come back when a daemon has died.
     pub const CALLER_MS: u64 = 10_000;
-    /// How long a shim whose task was stopped is left alone before it makes itself new.
-    pub const SLOW_ACK_MS: u64 = 2;
+    /// How long the acknowledgement to a shim whose task was stopped is held back.
+    pub const DEFERRED_ACK_MS: u64 = 2;
     pub const COMMIT_RETRY_MS: u64 = 1_000;
     /// As long as the kernel takes.
     pub const SOCKET_NAME_BYTES: usize = 107;
@@ -91,18 +100,18 @@ pub mod bounds {
     pub const LEASE_LEAST_MS: u64 = 100;
     /// What a session remembers of what did not end properly in it: the last ones.
     pub const LEFTOVERS: usize = 100;
-    /// Ends that a session's client has not asked for: the oldest are forgotten. And how many one answer carries.
-    pub const NOTICES_PER_SESSION: usize = 10_000;
-    pub const NOTICES_AT_ONCE: usize = 100;
-    /// Between two looks at a task with budgets and what is below it.
-    pub const COUNT_MS: u64 = 250;
+    /// Completions that a session's client has not acknowledged: beyond it the oldest are forgotten. And how many one reply has.
+    pub const COMPLETIONS_PER_SESSION: usize = 10_000;
+    pub const COMPLETIONS_AT_ONCE: usize = 100;
+    /// Between two samples of tasks with budgets and the tasks below them.
+    pub const BUDGET_SAMPLE_MS: u64 = 250;
     /// How deep tasks and sessions may be nested; beyond it a start is refused.
     pub const DEPTH: usize = 32;
     /// Beyond it a start is refused with `busy`: each that waits is a process.
     pub const LANE_QUEUE: usize = 1_000;
     /// The longest clock: a year. Longer ones are mistakes.
     pub const CLOCK_MS: u64 = 366 * 24 * 3_600_000;
-    /// A task that is looked up again and again is gone on with after so many at a time.
+    /// How many tasks one slice of a collection removes.
     pub const GC_ITEMS: usize = 200;
 }
 

@@ -1,19 +1,22 @@
-//! The daemon's hands: sockets, processes, files and timers around the core. It decides nothing.
+//! Everything around the core: sockets, processes, files, timers and worker threads. It carries out effects and decides
+//! nothing.
 
-mod alarm;
+mod clients;
+mod connection;
 mod dirs;
-mod door;
-mod lost;
-mod outbox;
-mod reader;
-mod reading;
-mod real;
-mod run;
+mod event_loop;
+mod kill_orphans;
+mod linux_host;
+mod listener;
+mod sampler;
 mod search;
-mod server;
 mod settings_file;
+mod shell_parse_client;
+mod shell_parse_worker;
 mod shims;
 mod start;
+mod timer;
+mod workers;
 
-pub use reader::main as reader_main;
+pub use shell_parse_worker::main as reader_main;
 pub use start::main;

@@ -1,38 +1,25 @@
 //! The daemon: one per home. It keeps the registry and the journal, hands tasks to shims, adopts them after a crash,
 //! and answers clients. It holds no process itself: that is the shims' work, and it may die at any instant.
+//!
+//! `runtime` is the core and what every subsystem may use; `requests`, `tasks`, `shims`, `owners` and `events` are the
+//! subsystems; `io` carries out what the core decides. `docs/architecture.md` is the map.
 
-mod admission;
-mod adopt;
-mod again;
-mod answer;
-mod commit;
 pub mod config;
-pub mod core;
+mod daemon;
 pub mod defaults;
-mod doc;
-pub mod event;
-mod excuse;
-mod fingerprint;
-mod follow;
-mod foreground;
-mod handlers;
-mod hooks;
-mod info;
+pub mod effect;
+mod events;
+pub mod host;
+pub mod input;
 mod io;
-mod lanes;
-mod life;
-mod lines;
-mod notices;
-mod pool;
-mod record;
-mod retention;
-mod rights;
-mod room;
-mod sessions;
+mod keyed_hash;
+mod owners;
+mod requests;
+pub mod runtime;
 pub mod settings;
-mod stray;
-mod subtree;
-mod telling;
-pub mod world;
+mod shims;
+mod tasks;
+#[cfg(test)]
+mod tests;
 
 pub use io::{main, reader_main};

@@ -1,4 +1,4 @@
-//! Everything that can go wrong with the record, sorted by what the daemon can do about it.
+//! The journal's error type, sorted by what the daemon can do about an error.
 //!
 //! `Display` says what happened and never repeats its source.
 
@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ffi;
 
-/// Which unique value was taken already.
+/// The field of a task that an error is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     Id,
     Number,
     Token,
+    OutputBytes,
 }
 
 impl fmt::Display for Field {
@@ -22,13 +23,14 @@ impl fmt::Display for Field {
             Self::Id => "id",
             Self::Number => "number",
             Self::Token => "token",
+            Self::OutputBytes => "output size",
         })
     }
 }
 
-/// Why the record could not be opened, read or written.
+/// Why the journal could not be opened, read or written.
 ///
-/// After any error from a write, nothing of that write is there, and the journal can be used on.
+/// After an error from an append, nothing of the batch counts, and the journal remains usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -42,7 +44,11 @@ pub enum Error {
     #[error("the journal at {} may not be written", path.display())]
     ReadOnly { path: PathBuf, source: io::Error },
 
-    /// Another program holds the record's write lock for longer than we wait.
+    /// Too many batches wait for the database. The same append succeeds after a flush.
+    #[error("{bytes} bytes wait to be written to the journal at {}", path.display())]
+    Backlog { path: PathBuf, bytes: u64 },
+
+    /// Another program held the database's write lock for longer than the busy timeout.
     #[error("the journal at {} is locked by another program", path.display())]
     Busy { path: PathBuf, source: rusqlite::Error },
 
@@ -52,10 +58,16 @@ pub enum Error {
     #[error("event {found} does not follow: the next event is number {expected}")]
     Sequence { expected: u64, found: u64 },
 
+    /// The database cannot store the number.
+    #[error("the task's {field} {value} is too large")]
+    TooLarge { field: Field, value: u64 },
+
+    /// A flush met a value that another task has. The batches are in the database without it.
     #[error("another task has the {field} {value:?}")]
     Duplicate { field: Field, value: String },
 
-    /// Damage met while running. Opening the journal again sets the file aside and keeps what can be read.
+    /// Damage found while running. Opening the journal again quarantines the file and keeps what
+    /// can be read.
     #[error("the journal at {} is damaged", path.display())]
     Corrupt { path: PathBuf, source: rusqlite::Error },
 
@@ -64,7 +76,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Sorts an error of the file system.
+    /// Classifies an error of the file system.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -76,7 +88,7 @@ impl Error {
         }
     }
 
-    /// Sorts an error of the database.
+    /// Classifies an error of the database.
     pub(crate) fn sql(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
         if is_damage(&source) {
@@ -84,7 +96,7 @@ impl Error {
         }
         match source.sqlite_error_code() {
             Some(ffi::ErrorCode::DiskFull) => Self::Full { path, source: io::Error::other(source) },
-            // The shared index of the log could not grow: the disk is full, only told in other words.
+            // The shared index of the log could not grow because the disk is full.
             Some(_) if source.sqlite_extended_error_code() == Some(ffi::SQLITE_IOERR_SHMSIZE) => {
                 Self::Full { path, source: io::Error::other(source) }
             }

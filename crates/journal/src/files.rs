@@ -1,26 +1,53 @@
-//! Where the record's files were when they were opened, to notice when somebody has taken them away. It does not look by itself.
+//! The identity of the journal's files when they were opened, to notice when one was removed or
+//! replaced.
+//!
+//! It checks only when asked.
 
-use std::fs;
+use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Each file with its device and number, as they were once everything was open.
-#[derive(Debug)]
-pub(crate) struct Files(Vec<(PathBuf, (u64, u64))>);
+/// A file by its device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
 
-impl Files {
-    /// `SQLite` does not lend its files, so that they are looked at by name, once they are open.
-    pub(crate) fn opened(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self(paths.into_iter().filter_map(|path| number(&path).map(|number| (path, number))).collect())
-    }
-
-    /// Those that are no longer there: removed, moved away, or with another in their place.
-    pub(crate) fn missing(&self) -> Vec<PathBuf> {
-        let gone = self.0.iter().filter(|(path, known)| number(path) != Some(*known));
-        gone.map(|(path, _)| path.clone()).collect()
+impl Identity {
+    fn of(found: &Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino() }
     }
 }
 
-fn number(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+/// Each file with its identity once everything was open.
+#[derive(Debug)]
+pub(crate) struct Files(Vec<(PathBuf, Identity)>);
+
+impl Files {
+    /// `SQLite` does not lend its file descriptors, so that files are looked at by name once they
+    /// are open.
+    pub(crate) fn opened(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self(paths.into_iter().filter_map(|path| identity(&path).map(|identity| (path, identity))).collect())
+    }
+
+    /// Files that were removed, moved away or replaced.
+    pub(crate) fn missing(&self) -> Vec<PathBuf> {
+        let gone = self.0.iter().filter(|(path, known)| identity(path) != Some(*known));
+        gone.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// The size of the files that are there now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().map(|(path, _)| fs::metadata(path).map_or(0, |file| file.len())).sum()
+    }
+}
+
+/// Whether this path names this open file.
+pub(crate) fn is_same(file: &File, path: &Path) -> bool {
+    file.metadata().is_ok_and(|found| identity(path) == Some(Identity::of(&found)))
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    fs::symlink_metadata(path).ok().as_ref().map(Identity::of)
 }

@@ -1,22 +1,26 @@
-//! The few single values of the record: high-water marks and the secret. Not a place for settings.
+//! The journal's single values: high-water marks, the secret and the journal's number. Not a place
+//! for settings.
 
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, ToSql};
 
-/// The newest event number, written whenever events are removed: it outlives the rows.
+/// The newest event number, written when events are removed or lost: it outlives the rows.
 pub(crate) const EVENT_LAST: &str = "event_last";
-/// Every event number ever given is at most this. Written ahead in steps, so that numbers stay unique after damage.
+/// Raised by flushes in steps, ahead of the events in the database: the last resort to keep event
+/// numbers unique after damage. Numbers of unflushed batches may be above it; the buffer files
+/// bound those.
 pub(crate) const EVENT_MARK: &str = "event_mark";
-/// The highest task number, written whenever tasks are removed.
+/// The highest task number, written when tasks are removed.
 pub(crate) const NUMBER_LAST: &str = "number_last";
-/// How often the log has begun anew. Nobody asks; it is there to be written.
-pub(crate) const LOG_ROUND: &str = "log_round";
+/// The number of the last batch that the database has.
+pub(crate) const BATCH_LAST: &str = "batch_last";
 pub(crate) const SECRET: &str = "secret";
-/// A random number that this record's notes carry, so that no others are taken for them.
-pub(crate) const NOTES: &str = "notes";
+/// A random number that the buffer files of this journal carry, so that files of another journal
+/// are not taken for them.
+pub(crate) const JOURNAL: &str = "journal";
 
-/// By how much [`EVENT_MARK`] runs ahead: one more page written every so many events.
-pub(crate) const EVENT_MARK_STEP: u64 = 256;
+/// How far [`EVENT_MARK`] is set ahead, whenever less than half of it is left.
+pub(crate) const EVENT_MARK_STEP: u64 = 1024;
 
 pub(crate) fn get<T: FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
     conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?

@@ -1,8 +1,10 @@
-//! Opening the record: what is there, whether it is sound, and what to do when it is not.
+//! Opening the journal: checking the database, rebuilding a damaged one, and starting the buffer,
+//! the store and the reader.
 //!
-//! The whole file is checked at every start, clean end or not, because bits rot in closed files too and a start is rare.
-//! Until the record is known to be sound nothing in it is written. New records are built under another name and
-//! renamed into place, so that a half-made one is never mistaken for a damaged one.
+//! The whole database is checked at every start, also after a clean end: closed files can be
+//! damaged too, and a start is rare. Nothing is written to a database before it is known to be
+//! sound. A new database is built under another name and renamed into place, so that an incomplete
+//! one is never mistaken for a damaged one.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -13,129 +15,185 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::ahead::{self, Noted};
-use crate::aside::{self, Aside, Unfinished};
+use crate::buffer_file::{self, BufferFile, Scanned};
 use crate::error::is_damage;
-use crate::journal::{Journal, Notice, Opened};
-use crate::salvage::{self, Kept};
-use crate::{Error, FILE_NAME, schema, wal};
+use crate::files::Files;
+use crate::quarantine::{self, Quarantine, Unfinished};
+use crate::recover::{self, Recovered};
+use crate::row::Unsigned;
+use crate::salvage::{self, FromBuffer, Kept};
+use crate::store::event_bounds;
+use crate::write_buffer::Start;
+use crate::{Error, FILE_NAME, Loaded, Reader, Store, WriteBuffer, apply, load, meta, schema, wal};
 
-/// How long a write waits for somebody who reads or copies the file with a tool of their own.
+/// How long a flush waits for another process that locks the database.
 const BUSY: Duration = Duration::from_millis(250);
-/// What is made here before it gets its name, and the copy of a damaged record that is read instead of the original.
+/// A new database before it gets its name, and the copy of a damaged database that is read instead
+/// of the original.
 const NEW_NAME: &str = "journal.new.db";
 const COPY_NAME: &str = "journal.copy.db";
-/// "Bely": lets `file` and others tell what this is.
+/// "Bely": lets tools such as `file` recognise the database.
 const APPLICATION_ID: i64 = 0x4265_6c79;
-/// The log file is cut back to this after it was moved into the database.
+/// The log file is truncated to this size after it was moved into the database.
 const LOG_LIMIT_BYTES: i64 = 16 * 1024 * 1024;
 
-/// What was found in the place of the record.
+/// A freshly opened journal, and what happened to it on the way.
+#[derive(Debug)]
+pub struct Opened {
+    pub buffer: WriteBuffer,
+    /// Declared before the store: the connection that is closed last moves the log into the
+    /// database.
+    pub reader: Reader,
+    pub store: Store,
+    pub loaded: Loaded,
+    /// Empty if the journal was intact.
+    pub notices: Vec<Notice>,
+}
+
+/// A fact about the journal that the daemon reports to users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// What was wrong, what was kept and what was lost, as a sentence.
+    pub what: String,
+    /// Where the damaged file is now.
+    pub path: Option<PathBuf>,
+}
+
+/// What was found in the place of the database.
 enum Found {
     Nothing,
     Sound(Connection),
     Damaged(String),
 }
 
-pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
-    // An absolute path cannot be taken for a URI, whatever is in it.
+/// Opens the journal in `dir`, which must exist, or creates one.
+///
+/// The whole database is checked each time. A damaged one is quarantined, never changed, and what
+/// can still be read of it is copied into a new one; the notice names it. Only one process may have
+/// the journal open for writing: the caller ensures that.
+pub fn open(dir: &Path) -> Result<Opened, Error> {
+    // An absolute path cannot be taken for a URI, whatever characters it has.
     let dir = std::path::absolute(dir).map_err(|error| Error::io(dir, error))?;
     rustix::fs::access(&dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
         .map_err(|error| Error::io(&dir, error.into()))?;
     let path = dir.join(FILE_NAME);
+    let files = buffer_file::scan_dir(&dir).map_err(|error| Error::io(&dir, error))?;
     let mut notices = Vec::new();
-    match aside::unfinished(&dir, &path).map_err(|error| Error::io(&dir, error))? {
-        Some(Unfinished::Rebuild(aside)) => notices.push(rebuild(&dir, &path, &aside)?),
-        Some(Unfinished::Tell(aside)) => {
-            aside::end(&dir).map_err(|error| Error::io(&dir, error))?;
-            notices.push(notice(&aside, None));
+    let conn = open_database(&dir, &path, &files, &mut notices)?;
+    let conn = prepare(conn, &path)?;
+    let mut recovered = recover::recover(&conn, &path, files, !notices.is_empty())?;
+    notices.append(&mut recovered.notices);
+    let loaded = load::load(&conn, &recovered.pending).map_err(|error| Error::sql(&path, error))?;
+    let buffer = start_buffer(&conn, &dir, &path, recovered)?;
+    let reader = connect(&path).and_then(|conn| {
+        conn.pragma_update(None, "query_only", true)?;
+        conn.set_prepared_statement_cache_capacity(64);
+        Ok(Reader::new(conn, &path))
+    });
+    let reader = reader.map_err(|error| Error::sql(&path, error))?;
+    let store = Store::new(conn, &path)?;
+    Ok(Opened { buffer, reader, store, loaded, notices })
+}
+
+/// A connection to a sound database, which is created, or rebuilt from a damaged one, if it has to
+/// be.
+fn open_database(
+    dir: &Path,
+    path: &Path,
+    files: &[Scanned],
+    notices: &mut Vec<Notice>,
+) -> Result<Connection, Error> {
+    let buffer = from_buffer(files);
+    match quarantine::unfinished(dir, path).map_err(|error| Error::io(dir, error))? {
+        Some(Unfinished::Rebuild(quarantine)) => notices.push(rebuild(dir, path, &quarantine, buffer)?),
+        Some(Unfinished::Report(quarantine)) => {
+            quarantine::end(dir).map_err(|error| Error::io(dir, error))?;
+            notices.push(notice(&quarantine, None));
         }
         None => {}
     }
-    let conn = match inspect(&path)? {
-        Found::Sound(conn) => conn,
-        Found::Nothing => {
-            make(&dir, &path, |_| Ok(()))?;
-            connect(&path).map_err(|error| Error::sql(&path, error))?
-        }
+    match inspect(path)? {
+        Found::Sound(conn) => return Ok(conn),
+        Found::Nothing => make(dir, path, |_| Ok(()))?,
         Found::Damaged(why) => {
-            let aside = aside::begin(&dir, why).map_err(|error| Error::io(&dir, error))?;
-            notices.push(rebuild(&dir, &path, &aside)?);
-            connect(&path).map_err(|error| Error::sql(&path, error))?
+            let quarantine = quarantine::begin(dir, why).map_err(|error| Error::io(dir, error))?;
+            notices.push(rebuild(dir, path, &quarantine, buffer)?);
         }
-    };
-    let conn = prepare(conn, &path)?;
-    let (mut noted, odd) = read_notes(&dir)?;
-    let journal = Journal::start(conn, &dir, path)?;
-    if !notices.is_empty() {
-        // What is left of a damaged record may not remember the number of its notes; they are what is newest of it.
-        noted.record = journal.record;
     }
-    notices.extend(odd);
-    notices.extend(take_over(&journal, &dir, noted)?);
-    Ok(Opened { journal, notices })
+    connect(path).map_err(|error| Error::sql(path, error))
 }
 
-/// Brings in what was noted last. What is damaged, does not fit or is not ours is set aside and told.
-fn take_over(journal: &Journal, dir: &Path, noted: Noted) -> Result<Option<Notice>, Error> {
-    let path = dir.join(ahead::AHEAD_NAME);
-    let damaged = noted.damaged;
-    let is_foreign = !noted.batches.is_empty() && noted.record != journal.record;
-    if noted.batches.is_empty() && !damaged {
-        return Ok(None);
-    }
-    let taken = if is_foreign { Ok(1) } else { journal.take_over(noted) };
-    let left = match taken {
-        Err(Error::Duplicate { .. }) => 1,
-        other => other?,
-    };
-    let why = match left {
-        0 if !damaged => {
-            return if journal.is_settled() { journal.forget_notes().map(|()| None) } else { Ok(None) };
-        }
-        0 => "are damaged, or were cut off",
-        _ if is_foreign => "are those of another journal",
-        _ => "do not fit what is in it, as after a power cut",
-    };
-    let aside = dir.join(aside::free_name(dir, "ahead").map_err(|error| Error::io(&path, error))?);
-    if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
-        fs::copy(&path, &aside).map_err(|error| Error::io(&path, error))?;
-    }
-    journal.forget_notes()?;
-    journal.give_up_numbers()?;
-    let what = format!("the last notes of the journal {why}; they were set aside");
-    Ok(Some(Notice { what, path: Some(aside) }))
+/// What the buffer files say about the journal, for a database that no longer can.
+fn from_buffer(files: &[Scanned]) -> FromBuffer {
+    let newest =
+        files.iter().filter_map(|file| file.header.map(|header| (header, file.max_event))).next_back();
+    newest.map_or_else(FromBuffer::default, |(header, last_event)| FromBuffer {
+        journal: header.journal,
+        last_event,
+    })
 }
 
-/// Reads the notes. What is no file is put out of the way, so that there can be one.
-fn read_notes(dir: &Path) -> Result<(Noted, Option<Notice>), Error> {
-    let path = dir.join(ahead::AHEAD_NAME);
-    let failed = |error| Error::io(&path, error);
-    let is_odd = fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file());
-    if !is_odd {
-        return ahead::read(dir).map(|noted| (noted, None)).map_err(failed);
+fn start_buffer(
+    conn: &Connection,
+    dir: &Path,
+    path: &Path,
+    recovered: Recovered,
+) -> Result<WriteBuffer, Error> {
+    let failed = |error| Error::sql(path, error);
+    let Recovered { pending, sealed, mut spare, .. } = recovered;
+    if spare.is_empty() {
+        // If this fails, the first append tries again and reports why.
+        spare.extend(BufferFile::create(dir).ok());
     }
-    let aside = dir.join(aside::free_name(dir, "ahead").map_err(failed)?);
-    fs::rename(&path, &aside).map_err(failed)?;
-    let what =
-        "something that is no file was in the place of the journal's notes; it was set aside".to_owned();
-    Ok((Noted::default(), Some(Notice { what, path: Some(aside) })))
+    let events = event_bounds(conn).map_err(failed)?;
+    Ok(WriteBuffer::new(Start {
+        dir: dir.to_owned(),
+        database: Files::opened([path.to_owned(), beside(path, "-wal")]),
+        journal: meta::number(conn, meta::JOURNAL).map_err(failed)?,
+        generation: random_number().map_err(|error| Error::io(path, error))?,
+        flushed: meta::number(conn, meta::BATCH_LAST).map_err(failed)?,
+        pending,
+        sealed,
+        spare,
+        first_event: events.first,
+        last_event: events.last,
+        last_number: apply::last_number(conn).map_err(failed)?,
+    }))
 }
 
-/// Settings for the life of the connection, and migrations.
+/// A random number that also JSON can represent; never 0.
+fn random_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok((u64::from_le_bytes(bytes) >> 12) | 1)
+}
+
+/// Settings for the life of the connection, migrations, and the values that a journal has from its
+/// beginning.
 fn prepare(mut conn: Connection, path: &Path) -> Result<Connection, Error> {
     let failed = |error| Error::sql(path, error);
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(failed)?;
     let mode: String =
         conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(failed)?;
     if !mode.eq_ignore_ascii_case("wal") {
-        let source = io::Error::other("this file system cannot hold a write-ahead log");
+        let source = io::Error::other("this file system does not support a write-ahead log");
         return Err(Error::Io { path: path.to_owned(), source });
     }
     conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
     conn.pragma_update(None, "journal_size_limit", LOG_LIMIT_BYTES).map_err(failed)?;
     conn.set_prepared_statement_cache_capacity(64);
     schema::migrate(&mut conn, schema::MIGRATIONS).map_err(failed)?;
+    if meta::number(&conn, meta::JOURNAL).map_err(failed)? == 0 {
+        let number = random_number().map_err(|error| Error::io(path, error))?;
+        meta::set(&conn, meta::JOURNAL, Unsigned(number)).map_err(failed)?;
+    }
+    if meta::get::<[u8; 32]>(&conn, meta::SECRET).map_err(failed)?.is_none() {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| Error::io(path, io::Error::other(error)))?;
+        meta::set(&conn, meta::SECRET, secret).map_err(failed)?;
+    }
+    // Without this write, which a full disk refuses, the journal works too.
+    let _ = event_bounds(&conn).and_then(|events| apply::raise_event_mark(&conn, events.last));
     Ok(conn)
 }
 
@@ -148,7 +206,7 @@ pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Looks without changing a byte of the database or its log.
+/// Checks the database without changing a byte of it or its log.
 fn inspect(path: &Path) -> Result<Found, Error> {
     let failed = |error| Error::io(path, error);
     let log = beside(path, "-wal");
@@ -157,7 +215,7 @@ fn inspect(path: &Path) -> Result<Found, Error> {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let orphan = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
-            return if orphan { damaged("only its log is there") } else { Ok(Found::Nothing) };
+            return if orphan { damaged("only its log exists") } else { Ok(Found::Nothing) };
         }
         Err(error) => return Err(failed(error)),
     };
@@ -188,7 +246,7 @@ fn look_inside(path: &Path) -> Result<Found, Error> {
         Err(error) if is_damage(&error) => Ok(Found::Damaged(error.to_string())),
         Err(error) => Err(Error::sql(path, error)),
     };
-    // Looking has made an empty log and its index, which are no part of what was found.
+    // The check has created an empty log and its index, which are not part of what was found.
     if !had_log && fs::metadata(&log).is_ok_and(|file| file.len() == 0) {
         for made in [log, beside(path, "-shm")] {
             fs::remove_file(&made).map_err(|error| Error::io(&made, error))?;
@@ -197,7 +255,7 @@ fn look_inside(path: &Path) -> Result<Found, Error> {
     verdict
 }
 
-/// Only the owner may read. What `SQLite` makes beside the file gets the file's mode.
+/// Lets only the owner read. Files that `SQLite` creates beside the database get its mode.
 fn close_to_others(path: &Path) -> io::Result<()> {
     for part in ["", "-wal", "-shm"] {
         match fs::set_permissions(beside(path, part), fs::Permissions::from_mode(0o600)) {
@@ -226,7 +284,7 @@ fn head(path: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Builds a record under another name, fills it, and renames it into place, which must be free.
+/// Builds a database under another name, fills it, and renames it into place, which must be free.
 fn make<T>(
     dir: &Path,
     path: &Path,
@@ -244,35 +302,35 @@ fn make<T>(
     conn.close().map_err(|(_, error)| failed(error))?;
     fs::File::open(&new).and_then(|file| file.sync_all()).map_err(io_failed)?;
     fs::rename(&new, path).map_err(io_failed)?;
-    aside::sync_dir(dir).map_err(io_failed)?;
+    quarantine::sync_dir(dir).map_err(io_failed)?;
     Ok(filled)
 }
 
-/// Moves the damaged record aside and puts what can be read of it in its place.
-fn rebuild(dir: &Path, path: &Path, aside: &Aside) -> Result<Notice, Error> {
-    aside::move_all(path, aside).map_err(|error| Error::io(path, error))?;
+/// Quarantines the damaged database and puts what can be read of it in its place.
+fn rebuild(dir: &Path, path: &Path, quarantine: &Quarantine, buffer: FromBuffer) -> Result<Notice, Error> {
+    quarantine::move_database(path, quarantine).map_err(|error| Error::io(path, error))?;
     let copy = dir.join(COPY_NAME);
     discard(&copy)?;
     for part in ["", "-wal"] {
-        let from = beside(&aside.path, part);
+        let from = beside(&quarantine.path, part);
         if fs::metadata(&from).is_ok_and(|file| file.is_file()) {
             fs::copy(&from, beside(&copy, part)).map_err(|error| Error::io(&from, error))?;
         }
     }
-    let kept = make(dir, path, |new| salvage::salvage(&copy, new))?;
+    let kept = make(dir, path, |new| salvage::salvage(&copy, new, buffer))?;
     discard(&copy)?;
-    aside::end(dir).map_err(|error| Error::io(dir, error))?;
-    Ok(notice(aside, Some(kept)))
+    quarantine::end(dir).map_err(|error| Error::io(dir, error))?;
+    Ok(notice(quarantine, Some(kept)))
 }
 
-fn notice(aside: &Aside, kept: Option<Kept>) -> Notice {
+fn notice(quarantine: &Quarantine, kept: Option<Kept>) -> Notice {
     let kept =
         kept.map_or_else(|| "an earlier start kept what could be read".to_owned(), |kept| kept.to_string());
-    let what = format!("the journal was damaged ({}) and was set aside; {kept}", aside.why);
-    Notice { what, path: Some(aside.path.clone()) }
+    let what = format!("the journal was damaged ({}) and was quarantined; {kept}", quarantine.why);
+    Notice { what, path: Some(quarantine.path.clone()) }
 }
 
-/// Removes a file of ours that never was the record, with what `SQLite` put beside it.
+/// Removes a temporary database with the files that `SQLite` created beside it.
 fn discard(path: &Path) -> Result<(), Error> {
     for part in ["", "-wal", "-shm", "-journal"] {
         let path = beside(path, part);
@@ -284,7 +342,7 @@ fn discard(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The path with something added to its last name.
+/// The path with a suffix appended to its file name.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

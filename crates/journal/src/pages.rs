@@ -1,8 +1,9 @@
-//! Reads rows straight from the pages of a damaged file, for when no way through the trees leads to them any more.
+//! Reading rows directly from the pages of a damaged file, when the B-trees no longer lead to them.
 //!
-//! A truncated file may have lost the page that leads to all others, and a file with a ruined head cannot be opened at
-//! all; the pages with the rows are still there. This reads them by the documented format and trusts nothing: a row with
-//! the wrong number or kinds of columns is passed over. Format: <https://sqlite.org/fileformat2.html>.
+//! A truncated file may have lost the root page, and a file with a damaged header cannot be opened
+//! at all; the pages with the rows are still there. This reads them by the documented format and
+//! trusts nothing: a row with the wrong number or types of columns is skipped. Format:
+//! <https://sqlite.org/fileformat2.html>.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,7 @@ const PAGE: usize = 4096;
 const HEAD_BYTES: usize = 100;
 const TABLE_LEAF: u8 = 0x0d;
 const INDEX_LEAF: u8 = 0x0a;
-/// No row of ours is larger.
+/// No row of the journal is larger.
 const MAX_ROW_BYTES: usize = 64 * 1024 * 1024;
 
 /// One row that was recognised.
@@ -37,7 +38,8 @@ enum Value {
     Blob(Vec<u8>),
 }
 
-/// Hands every row that is recognised on any page to `sink`, in no order. Only an error of the sink is an error.
+/// Passes every recognised row on any page to `sink`, in no order. Only errors of the sink are
+/// returned.
 pub(crate) fn scan<E>(path: &Path, sink: &mut dyn FnMut(Found) -> Result<(), E>) -> Result<(), E> {
     let Ok(file) = File::open(path) else { return Ok(()) };
     let mut page = vec![0; PAGE];
@@ -55,7 +57,7 @@ pub(crate) fn scan<E>(path: &Path, sink: &mut dyn FnMut(Found) -> Result<(), E>)
     Ok(())
 }
 
-/// False behind the end of the file. A last page that was cut counts as absent.
+/// Returns false behind the end of the file. A last page that was cut off counts as absent.
 fn read_page(file: &File, number: u32, page: &mut [u8]) -> io::Result<bool> {
     let at = u64::from(number.saturating_sub(1)) * PAGE as u64;
     match file.read_exact_at(page, at) {
@@ -87,7 +89,7 @@ fn cell(file: &File, mut bytes: &[u8], kind: u8) -> Option<Found> {
     found.or_else(|| event(number, &values).map(Found::Event)).or_else(|| doc(&values).map(Found::Doc))
 }
 
-/// The bytes of a row, gathered from the pages it runs over into.
+/// The bytes of a row, including its overflow pages.
 fn payload(file: &File, bytes: &[u8], size: usize) -> Option<Vec<u8>> {
     let most = PAGE - 35;
     if size <= most {
@@ -167,7 +169,18 @@ fn varint(bytes: &mut &[u8]) -> Option<i64> {
     Some(value)
 }
 
+/// Splits off the column that format 4 added; rows of older formats, also in a migrated file, do
+/// not have it.
+fn split_lineage(values: &[Value], old_columns: usize) -> Option<(&[Value], String)> {
+    match values.split_at_checked(old_columns)? {
+        (values, []) => Some((values, String::new())),
+        (values, [Value::Text(lineage)]) => Some((values, lineage.clone())),
+        _ => None,
+    }
+}
+
 fn task(number: u64, values: &[Value]) -> Option<TaskRow> {
+    let (values, lineage) = split_lineage(values, 10)?;
     let [
         Value::Null,
         Value::Text(id),
@@ -194,16 +207,18 @@ fn task(number: u64, values: &[Value]) -> Option<TaskRow> {
         ended_ms: whole(ended).ok()?,
         output_bytes: u64::try_from(whole(bytes).ok()??).ok()?,
         body: body.clone(),
+        lineage,
     })
 }
 
 fn event(seq: u64, values: &[Value]) -> Option<EventRow> {
+    let (values, lineage) = split_lineage(values, 6)?;
     let [Value::Null, Value::Integer(at_ms), Value::Text(kind), task, session, Value::Text(body)] = values
     else {
         return None;
     };
     let (task, session) = (text(task).ok()?, text(session).ok()?);
-    Some(EventRow { seq, at_ms: *at_ms, kind: kind.clone(), task, session, body: body.clone() })
+    Some(EventRow { seq, at_ms: *at_ms, kind: kind.clone(), task, session, body: body.clone(), lineage })
 }
 
 fn doc(values: &[Value]) -> Option<DocRow> {
@@ -223,7 +238,7 @@ fn single(values: &[Value]) -> Option<Found> {
     }
 }
 
-/// A column holds something of another kind: this is no row of ours.
+/// A column of another type: this is not a row of the journal.
 struct Odd;
 
 /// A text that may be absent.

@@ -1,6 +1,6 @@
-//! What goes into the record and what comes out: plain values, and how they sit in columns.
+//! Rows, batches, filters and retention rules, and how rows map to columns.
 //!
-//! Not wire types and not model types: bodies are opaque text.
+//! These are neither wire types nor model types: a body is opaque text.
 
 use rusqlite::{Row, ToSql, types::ToSqlOutput};
 use serde::{Deserialize, Serialize};
@@ -9,19 +9,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TaskRow {
     pub id: String,
-    /// Start order: unique, given by the daemon from [`Journal::next_number`](crate::Journal::next_number), never changed.
+    /// Start order: unique, assigned by the daemon from
+    /// [`WriteBuffer::next_number`](crate::WriteBuffer::next_number), never changed.
     pub number: u64,
     /// The caller's idempotency token: unique among the tasks kept.
     pub token: Option<String>,
     pub session: String,
     pub parent: Option<String>,
     pub name: Option<String>,
-    /// When it was recorded: its start was asked for then, and may have had to wait.
+    /// When the start was recorded. The task may have been queued after that.
     pub started_ms: i64,
-    /// None while the task lives.
+    /// None while the task is live.
     pub ended_ms: Option<i64>,
     pub output_bytes: u64,
     pub body: String,
+    /// The ids above this task as `/outermost/…/innermost/`; empty if there are none.
+    pub lineage: String,
 }
 
 /// One event. Never changed once written.
@@ -33,29 +36,31 @@ pub struct EventRow {
     pub task: Option<String>,
     pub session: Option<String>,
     pub body: String,
+    /// The ids above the event's task, as in [`TaskRow::lineage`].
+    pub lineage: String,
 }
 
-/// One keyed document: a session, a lane, a wish. The record knows its kind and its key, and nothing of what it says.
+/// One keyed document, for example a session or a lane. The journal does not interpret its body.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DocRow {
     pub kind: String,
     pub key: String,
-    /// None takes the document away.
+    /// None removes the document.
     pub body: Option<String>,
 }
 
-/// What is written together or not at all.
+/// Changes that are committed together or not at all.
 ///
-/// Removals come first, so that a removed task's token is free for a task put in the same batch; a task that is both
-/// put and removed is removed.
+/// Removals are applied first, so that a removed task's token is free for a task put in the same
+/// batch. A task that is both put and removed is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Batch {
     pub put: Vec<TaskRow>,
-    /// Numbered from [`Journal::last_event`](crate::Journal::last_event) + 1, in order.
+    /// Numbered from [`WriteBuffer::last_event`](crate::WriteBuffer::last_event) + 1, in order.
     pub events: Vec<EventRow>,
-    /// Ids; those not in the record are passed over.
+    /// Task ids; unknown ids are ignored.
     pub removed: Vec<String>,
-    /// In order: the last word on a key counts.
+    /// Applied in order: the last row for a key counts.
     pub docs: Vec<DocRow>,
 }
 
@@ -63,24 +68,31 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.put.is_empty() && self.events.is_empty() && self.removed.is_empty() && self.docs.is_empty()
     }
+
+    /// The tasks that the batch leaves in the journal.
+    pub(crate) fn kept_tasks(&self) -> impl Iterator<Item = &TaskRow> {
+        self.put.iter().filter(|task| !self.removed.contains(&task.id))
+    }
 }
 
-/// Which tasks to list. What is None does not restrict.
+/// Which tasks to list. A field that is None does not restrict.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskFilter {
     pub ended: Option<bool>,
-    /// Only tasks with a smaller number: the cursor for the next page.
+    /// Only tasks with a smaller number: the cursor of the next page.
     pub before: Option<u64>,
     pub limit: usize,
     pub session: Option<String>,
     pub parent: Option<String>,
     pub name: Option<String>,
-    /// Only tasks with these words in their body. Every body is looked through for them.
+    /// Only tasks whose body contains this text. Every body is searched for it.
     pub mentions: Option<String>,
+    /// Only this task and the tasks below this id.
+    pub scope: Option<String>,
 }
 
 impl TaskFilter {
-    pub(crate) fn lets_through(&self, task: &TaskRow) -> bool {
+    pub(crate) fn matches(&self, task: &TaskRow) -> bool {
         let same = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
@@ -89,63 +101,150 @@ impl TaskFilter {
             && same(&self.session, Some(&task.session))
             && same(&self.parent, task.parent.as_deref())
             && same(&self.name, task.name.as_deref())
-            && self.mentions.as_deref().is_none_or(|words| task.body.contains(words))
+            && self.mentions.as_deref().is_none_or(|text| task.body.contains(text))
+            && self.scope.as_deref().is_none_or(|scope| task_is_within(task, scope))
     }
 }
 
-/// A stretch of events, with the ends of what is kept.
+/// Which events to return. A field that is None does not restrict.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EventFilter {
+    pub task: Option<String>,
+    pub session: Option<String>,
+    /// Event types such as `task.ended`, or all of a group as `task.*`. Empty: all types.
+    pub types: Vec<String>,
+    /// Only events of this task or session, or of a task below this id.
+    pub scope: Option<String>,
+}
+
+impl EventFilter {
+    /// Whether an event is wanted.
+    pub fn matches(&self, event: &EventRow) -> bool {
+        let same = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
+        let is_type = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => event.kind.starts_with(prefix),
+            None => event.kind == *pattern,
+        };
+        same(&self.task, &event.task)
+            && same(&self.session, &event.session)
+            && (self.types.is_empty() || self.types.iter().any(is_type))
+            && self.scope.as_deref().is_none_or(|scope| event_is_within(event, scope))
+    }
+}
+
+pub(crate) fn task_is_within(task: &TaskRow, scope: &str) -> bool {
+    task.id == scope || task.lineage.contains(&lineage_part(scope))
+}
+
+fn event_is_within(event: &EventRow, scope: &str) -> bool {
+    event.task.as_deref() == Some(scope)
+        || event.session.as_deref() == Some(scope)
+        || event.lineage.contains(&lineage_part(scope))
+}
+
+/// How an id appears in a lineage.
+pub(crate) fn lineage_part(id: &str) -> String {
+    format!("/{id}/")
+}
+
+/// A range of events, with the bounds of what is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventPage {
     pub events: Vec<EventRow>,
-    /// The oldest number still kept, or `last + 1` if none is. A reader whose cursor is below `first - 1` has missed some.
+    /// The last event number that was examined, matching or not: the next query asks for `after =
+    /// next`.
+    pub next: u64,
+    /// The oldest number still kept, or `last + 1` if none is. A client whose cursor is below
+    /// `first - 1` has missed events.
     pub first: u64,
-    /// The newest number ever given; 0 before the first.
+    /// The newest number ever assigned; 0 before the first.
     pub last: u64,
 }
 
-/// How much the record holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    pub live: u64,
-    pub ended: u64,
-    /// Total of the ended tasks.
-    pub output_bytes: u64,
-    pub events: u64,
-    /// As in [`EventPage::first`].
-    pub first_event: u64,
-    pub last_event: u64,
-}
-
-/// Which events may stay: those among the newest `max_count` that are also no older than `max_age_ms`.
+/// Which events are kept: those among the newest `max_count` that are also no older than
+/// `max_age_ms`.
 ///
-/// Only ever the oldest go, so that what is kept has no hole: an old event behind a younger one (a clock set back)
-/// waits for it.
+/// Only the oldest events are removed, so that the kept numbers have no gap: an old event behind a
+/// younger one (the clock was set back) is kept as long as the younger one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventRule {
     pub now_ms: i64,
     pub max_age_ms: Option<u64>,
     pub max_count: Option<u64>,
-    /// At most so many are removed in one call.
+    /// At most this many events are removed in one call.
     pub limit: usize,
 }
 
-/// Which ended tasks may stay: the most recently ended, up to each of these bounds. Live tasks always stay.
+/// How many events a call removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Expired {
+    /// Fewer than the rule's limit: no expired event is left.
+    pub removed: u64,
+    /// The oldest number still kept, or the last number + 1 if none is.
+    pub first_event: u64,
+}
+
+/// Which ended tasks are kept: the most recently ended, up to each of these bounds. Live tasks are
+/// always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskRule {
     pub now_ms: i64,
     pub max_age_ms: Option<u64>,
     pub max_count: Option<u64>,
     pub max_output_bytes: Option<u64>,
-    /// At most so many are named in one call.
+    /// At most this many tasks are returned by one query.
     pub limit: usize,
+    /// The number of ended tasks when the read begins, as the caller counts them.
+    pub count: u64,
+    /// The total of their output bytes.
+    pub bytes: u64,
+    /// Only tasks that come after this one in the order of their ends: when it ended, and its number.
+    pub after: Option<(i64, u64)>,
+}
+
+/// An ended task that a [`TaskRule`] no longer keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExpiredTask {
+    pub id: String,
+    pub number: u64,
+    pub session: String,
+    pub lineage: String,
+    pub output_bytes: u64,
+    pub ended_ms: i64,
+}
+
+impl ExpiredTask {
+    /// The retention view of a task; None while it is live.
+    pub(crate) fn of(task: &TaskRow) -> Option<Self> {
+        Some(Self {
+            id: task.id.clone(),
+            number: task.number,
+            session: task.session.clone(),
+            lineage: task.lineage.clone(),
+            output_bytes: task.output_bytes,
+            ended_ms: task.ended_ms?,
+        })
+    }
+
+    /// The order of retention: the longest ended first.
+    pub(crate) const fn order(&self) -> (i64, u64) {
+        (self.ended_ms, self.number)
+    }
+}
+
+pub(crate) fn is_older(at_ms: i64, now_ms: i64, max_age_ms: Option<u64>) -> bool {
+    max_age_ms.is_some_and(|max| now_ms.saturating_sub(at_ms) > clamped(max))
 }
 
 /// The columns of [`task`], in its order.
 pub(crate) const TASK_COLUMNS: &str =
-    "number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body";
+    "number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, lineage";
 
 /// The columns of [`event`], in its order.
-pub(crate) const EVENT_COLUMNS: &str = "seq, at_ms, kind, task, session, body";
+pub(crate) const EVENT_COLUMNS: &str = "seq, at_ms, kind, task, session, body, lineage";
+
+/// The columns of [`doc`], in its order.
+pub(crate) const DOC_COLUMNS: &str = "kind, key, body";
 
 pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
     Ok(TaskRow {
@@ -159,6 +258,7 @@ pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
         ended_ms: row.get(7)?,
         output_bytes: unsigned(row, 8)?,
         body: row.get(9)?,
+        lineage: row.get(10)?,
     })
 }
 
@@ -170,7 +270,12 @@ pub(crate) fn event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
         task: row.get(3)?,
         session: row.get(4)?,
         body: row.get(5)?,
+        lineage: row.get(6)?,
     })
+}
+
+pub(crate) fn doc(row: &Row<'_>) -> rusqlite::Result<DocRow> {
+    Ok(DocRow { kind: row.get(0)?, key: row.get(1)?, body: row.get(2)? })
 }
 
 pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
@@ -178,7 +283,8 @@ pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, value))
 }
 
-/// A number on its way into a column; `SQLite` integers are signed, so the upper half is refused, not wrapped.
+/// A number to be stored in a column. `SQLite` integers are signed, so the upper half is refused,
+/// not wrapped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unsigned(pub(crate) u64);
 
@@ -190,7 +296,8 @@ impl ToSql for Unsigned {
     }
 }
 
-/// A count on its way into a comparison or a `LIMIT`: what does not fit means "no bound", which the largest integer says.
+/// A count used in a comparison or a `LIMIT`: a value that does not fit means "no bound", as the
+/// largest integer does.
 pub(crate) fn clamped<N: TryInto<i64>>(value: N) -> i64 {
     value.try_into().unwrap_or(i64::MAX)
 }

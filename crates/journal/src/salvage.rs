@@ -1,7 +1,7 @@
-//! Saves what can still be read of a damaged record into a new one.
+//! Copying what can still be read of a damaged database into a new one.
 //!
-//! First through the database, row by row around the bad places; then, if there were any, straight from the pages. It works
-//! on a copy, because reading a database with a log writes to it.
+//! First through the database, row by row around the unreadable pages; then, if there were any,
+//! directly from the pages. It works on a copy, because reading a database with a log writes to it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,23 +9,39 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::commit::{self, Refused};
-use crate::doc::{self, DOC_COLUMNS};
+use crate::apply::{self, Refused};
 use crate::open::beside;
 use crate::pages::{self, Found};
-use crate::row::{self, DocRow, EVENT_COLUMNS, EventRow, TASK_COLUMNS, TaskRow, Unsigned};
+use crate::row::{self, DOC_COLUMNS, DocRow, EVENT_COLUMNS, EventRow, TASK_COLUMNS, TaskRow, Unsigned};
 use crate::tree::Table;
 use crate::{meta, schema, wal};
 
-/// The kind of an event that stands for one that damage took away, or may have taken away. Its body is `{}`.
+/// The kind of an event that stands for one that was lost, or may have been lost, by damage. Its
+/// body is `{}`.
 pub const LOST_KIND: &str = "lost";
 
-/// A wider gap in the numbers is not filled; what lies before it is left out.
+/// A wider gap in the numbers is not filled; the events before it are left out.
 const MAX_GAP: u64 = 50_000;
-/// A number above this is garbage, and could not be written in JSON either.
+/// A number above this is garbage, and could not be represented in JSON either.
 const MAX_NUMBER: u64 = 1 << 53;
+/// The single values that are numbers.
+const NUMBERS: [&str; 5] =
+    [meta::EVENT_LAST, meta::EVENT_MARK, meta::NUMBER_LAST, meta::BATCH_LAST, meta::JOURNAL];
+/// The columns of a table that could not be migrated to format 4.
+const OLD_TASK_COLUMNS: &str =
+    "number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, ''";
+const OLD_EVENT_COLUMNS: &str = "seq, at_ms, kind, task, session, body, ''";
 
-/// What became of the rows.
+/// What the buffer files say about the journal that the damaged database belonged to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FromBuffer {
+    /// The journal's number; 0 if no file says it.
+    pub(crate) journal: u64,
+    /// The newest event number; 0 if no file says it.
+    pub(crate) last_event: u64,
+}
+
+/// How many rows were kept and lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
     tasks: u64,
@@ -47,8 +63,8 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Copies from the damaged record at `copy` (which may be absent or anything at all) into `new`.
-pub(crate) fn salvage(copy: &Path, new: &mut Connection) -> rusqlite::Result<Kept> {
+/// Copies from the damaged database at `copy` (which may be absent or have any content) into `new`.
+pub(crate) fn salvage(copy: &Path, new: &mut Connection, buffer: FromBuffer) -> rusqlite::Result<Kept> {
     let log = beside(copy, "-wal");
     let log_broken = wal::fault(&log).map_or(true, |fault| fault.is_some());
     let log_bytes = std::fs::metadata(&log).map_or(0, |file| file.len());
@@ -59,7 +75,7 @@ pub(crate) fn salvage(copy: &Path, new: &mut Connection) -> rusqlite::Result<Kep
         saver.by_pages(copy)?;
     }
     let lost_frames = if log_broken || !complete { wal::frames(log_bytes) } else { 0 };
-    saver.number_on(lost_frames)?;
+    saver.finish(lost_frames, buffer)?;
     let kept = saver.kept;
     step.commit()?;
     Ok(kept)
@@ -71,23 +87,28 @@ struct Saver<'a> {
 }
 
 impl Saver<'_> {
-    /// Says whether every table could be read to its end. Closing moves a log into the copy, where the pages can be read.
+    /// Returns whether every table could be read to its end. Closing moves a log into the copy,
+    /// where its pages can be read.
     fn through_database(&mut self, copy: &Path) -> rusqlite::Result<bool> {
         let Ok(mut old) = connect(copy) else { return Ok(false) };
         let _ = schema::migrate(&mut old, schema::MIGRATIONS);
         self.meta(&old)?;
-        let tasks = Table { name: "task", key: "number", columns: TASK_COLUMNS };
+        // A migration fails if the damage is in its way.
+        let is_current = schema::version(&old).is_ok_and(|version| version == schema::VERSION);
+        let (task_columns, event_columns) =
+            if is_current { (TASK_COLUMNS, EVENT_COLUMNS) } else { (OLD_TASK_COLUMNS, OLD_EVENT_COLUMNS) };
+        let tasks = Table { name: "task", key: "number", columns: task_columns };
         let tasks = tasks.walk(&old, &mut |row| match row::task(row) {
             Ok(task) => self.task(&task),
             Err(_) => Ok(()),
         })?;
-        let events = Table { name: "event", key: "seq", columns: EVENT_COLUMNS };
+        let events = Table { name: "event", key: "seq", columns: event_columns };
         let events = events.walk(&old, &mut |row| match row::event(row) {
             Ok(event) => self.event(&event),
             Err(_) => Ok(()),
         })?;
         let docs = Table { name: "doc", key: "number", columns: DOC_COLUMNS };
-        let docs = docs.walk(&old, &mut |row| match doc::doc(row) {
+        let docs = docs.walk(&old, &mut |row| match row::doc(row) {
             Ok(doc) => self.doc(&doc),
             Err(_) => Ok(()),
         })?;
@@ -107,7 +128,7 @@ impl Saver<'_> {
     }
 
     fn meta(&mut self, old: &Connection) -> rusqlite::Result<()> {
-        for key in [meta::EVENT_LAST, meta::EVENT_MARK, meta::NUMBER_LAST] {
+        for key in NUMBERS {
             if let Ok(value) = meta::number(old, key) {
                 self.number(key, value)?;
             }
@@ -118,21 +139,20 @@ impl Saver<'_> {
         }
     }
 
-    /// High-water marks only rise.
+    /// High-water marks only rise. (The journal's number never changes.)
     fn number(&mut self, key: &str, value: u64) -> rusqlite::Result<()> {
-        let known = [meta::EVENT_LAST, meta::EVENT_MARK, meta::NUMBER_LAST].contains(&key);
-        if known && value < MAX_NUMBER && value > meta::number(self.new, key)? {
+        if NUMBERS.contains(&key) && value < MAX_NUMBER && value > meta::number(self.new, key)? {
             meta::set(self.new, key, Unsigned(value))?;
         }
         Ok(())
     }
 
-    /// The first to come with a number, an id or a token keeps it.
+    /// The first row with a number, an id or a token keeps it.
     fn task(&mut self, task: &TaskRow) -> rusqlite::Result<()> {
         if task.number >= MAX_NUMBER {
             return Ok(());
         }
-        match commit::insert_task(self.new, task) {
+        match apply::insert_task(self.new, task) {
             Ok(()) => self.kept.tasks += 1,
             Err(Refused::Failed(error)) if !is_clash(&error) => return Err(error),
             Err(_) => {}
@@ -140,7 +160,7 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// What was read through the database is newer than what lies about on old pages: the first to come counts.
+    /// Rows read through the database are newer than those on old pages: the first row counts.
     fn doc(&mut self, doc: &DocRow) -> rusqlite::Result<()> {
         let sql = "INSERT INTO doc (kind, key, body) VALUES (?1, ?2, ?3) ON CONFLICT (kind, key) DO NOTHING";
         self.new.prepare_cached(sql)?.execute((&doc.kind, &doc.key, &doc.body))?;
@@ -148,12 +168,12 @@ impl Saver<'_> {
     }
 
     fn event(&mut self, event: &EventRow) -> rusqlite::Result<()> {
-        // A number beyond the mark was never given: the row is garbage.
+        // The database never held a number beyond the mark: the row is garbage.
         let mark = meta::number(self.new, meta::EVENT_MARK)?;
         if event.seq == 0 || event.seq >= MAX_NUMBER || (mark > 0 && event.seq > mark) {
             return Ok(());
         }
-        match commit::append(self.new, event) {
+        match apply::insert_event(self.new, event) {
             Ok(()) => self.kept.events += 1,
             Err(error) if !is_clash(&error) => return Err(error),
             Err(_) => {}
@@ -161,58 +181,80 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// Closes the numbering: what was lost between the kept events and after them is marked, and the next number is one
-    /// that was surely never given.
-    fn number_on(&mut self, lost_frames: u64) -> rusqlite::Result<()> {
+    /// Fills the gaps in the event numbers and sets the last number to one that no event is above.
+    fn finish(&mut self, lost_frames: u64, buffer: FromBuffer) -> rusqlite::Result<()> {
         self.kept.lost_tasks = self.kept.lost_tasks.saturating_sub(self.kept.tasks);
-        let numbers: Vec<u64> = self
-            .new
-            .prepare("SELECT seq FROM event ORDER BY seq DESC")?
-            .query_map([], |row| row::unsigned(row, 0))?
-            .collect::<rusqlite::Result<_>>()?;
-        let marks = meta::number(self.new, meta::EVENT_LAST)?.max(meta::number(self.new, meta::EVENT_MARK)?);
-        let known = marks.max(numbers.first().copied().unwrap_or(0));
-        let at_ms = jiff::Timestamp::now().as_millisecond();
-        // If nothing is known any more: the clock is ahead of every number that the lost record can have reached.
-        let last = if known == 0 { u64::try_from(at_ms).unwrap_or(0) } else { known + lost_frames };
-        let mut next = last + 1;
-        for (index, number) in numbers.iter().enumerate() {
-            if next - number > MAX_GAP {
-                self.leave_out(*number, numbers.len() - index)?;
-                break;
-            }
-            for seq in number + 1..next {
-                self.mark_lost(seq, at_ms)?;
-            }
-            next = *number;
+        if meta::number(self.new, meta::JOURNAL)? == 0 && buffer.journal != 0 {
+            meta::set(self.new, meta::JOURNAL, Unsigned(buffer.journal))?;
         }
-        meta::set(self.new, meta::EVENT_LAST, Unsigned(last))?;
-        meta::set(self.new, meta::EVENT_MARK, Unsigned(last + meta::EVENT_MARK_STEP))
-    }
-
-    fn mark_lost(&mut self, seq: u64, at_ms: i64) -> rusqlite::Result<()> {
-        let (kind, body) = (LOST_KIND.to_owned(), "{}".to_owned());
-        self.kept.lost_events += 1;
-        commit::append(self.new, &EventRow { seq, at_ms, kind, body, task: None, session: None })
-    }
-
-    fn leave_out(&mut self, up_to: u64, count: usize) -> rusqlite::Result<()> {
-        self.new.execute("DELETE FROM event WHERE seq <= ?1", [Unsigned(up_to)])?;
-        self.kept.left_out = u64::try_from(count).unwrap_or(u64::MAX);
-        self.kept.events = self.kept.events.saturating_sub(self.kept.left_out);
+        let newest: u64 =
+            self.new.query_row("SELECT coalesce(max(seq), 0) FROM event", [], |row| row::unsigned(row, 0))?;
+        let marks = meta::number(self.new, meta::EVENT_LAST)?.max(meta::number(self.new, meta::EVENT_MARK)?);
+        let known = marks.max(newest);
+        let last = if buffer.last_event > 0 {
+            // The buffer is newer than anything lost with the log.
+            known.max(buffer.last_event)
+        } else if known > 0 {
+            known + lost_frames
+        } else {
+            // Nothing is known: the clock is ahead of every number that the lost database can have
+            // reached.
+            u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+        };
+        let filled = fill_gaps(self.new, last)?;
+        self.kept.lost_events = filled.lost;
+        self.kept.left_out = filled.left_out;
+        self.kept.events = self.kept.events.saturating_sub(filled.left_out);
         Ok(())
     }
+}
+
+/// What [`fill_gaps`] changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Filled {
+    /// Events that were added in place of lost ones.
+    pub(crate) lost: u64,
+    /// Events that were removed, because they are before a gap that is too wide to fill.
+    pub(crate) left_out: u64,
+}
+
+/// Closes the event numbers up to `last`, which becomes the newest number: a lost event is put into
+/// each gap, also behind the newest event.
+pub(crate) fn fill_gaps(conn: &Connection, last: u64) -> rusqlite::Result<Filled> {
+    let numbers: Vec<u64> = conn
+        .prepare("SELECT seq FROM event ORDER BY seq DESC")?
+        .query_map([], |row| row::unsigned(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let at_ms = jiff::Timestamp::now().as_millisecond();
+    let mut filled = Filled::default();
+    let mut next = last + 1;
+    for (index, number) in numbers.iter().enumerate() {
+        if next - number > MAX_GAP {
+            conn.execute("DELETE FROM event WHERE seq <= ?1", [Unsigned(*number)])?;
+            filled.left_out = u64::try_from(numbers.len() - index).unwrap_or(u64::MAX);
+            break;
+        }
+        for seq in number + 1..next {
+            let (kind, body) = (LOST_KIND.to_owned(), "{}".to_owned());
+            apply::insert_event(conn, &EventRow { seq, at_ms, kind, body, ..EventRow::default() })?;
+            filled.lost += 1;
+        }
+        next = *number;
+    }
+    meta::set(conn, meta::EVENT_LAST, Unsigned(last))?;
+    apply::raise_event_mark(conn, last)?;
+    Ok(filled)
 }
 
 fn connect(copy: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let old = Connection::open_with_flags(copy, flags)?;
-    // First of all, before anything is read: it makes the database forgive a file that is shorter than its head says.
+    // Before anything is read: it makes SQLite accept a file that is shorter than its header says.
     old.pragma_update(None, "writable_schema", true)?;
     Ok(old)
 }
 
-/// How many tasks the index of ids still names, whether or not their rows can be read.
+/// How many tasks the index of ids still contains, whether or not their rows can be read.
 fn named_tasks(old: &Connection) -> u64 {
     let mut numbers = HashSet::new();
     if let Ok(mut statement) = old.prepare("SELECT number FROM task INDEXED BY task_id ORDER BY id")
@@ -225,4 +267,33 @@ fn named_tasks(old: &Connection) -> u64 {
 
 fn is_clash(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows are read through the database also if it cannot be migrated: they are newer than those
+    /// on stale pages.
+    #[test]
+    fn rows_are_read_without_migration() {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy.db");
+        let mut old = Connection::open(&copy).unwrap();
+        schema::migrate(&mut old, &schema::MIGRATIONS[..3]).unwrap();
+        old.execute_batch(
+            "INSERT INTO task VALUES (1, 'sh-1', NULL, 'se-1', NULL, NULL, 5, NULL, 0, '{}');
+             INSERT INTO event VALUES (1, 5, 'task.started', 'sh-1', NULL, '{}');
+             ALTER TABLE event ADD COLUMN lineage TEXT",
+        )
+        .unwrap();
+        drop(old);
+        let mut new = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut new, schema::MIGRATIONS).unwrap();
+        let mut saver = Saver { new: &new, kept: Kept::default() };
+        assert!(saver.through_database(&copy).unwrap(), "every row was read");
+        assert_eq!((saver.kept.tasks, saver.kept.events), (1, 1));
+        let old = connect(&copy).unwrap();
+        assert_eq!(schema::version(&old).unwrap(), 3, "the migration failed");
+    }
 }

@@ -1,6 +1,6 @@
-//! The tables, every migration that led to them, and the check that a file still has them.
+//! The tables, every migration that led to them, and the check that a file is intact.
 //!
-//! A migration that was released is never edited: the fixture files in the tests must always open.
+//! A released migration is never edited: the fixture files in the tests must always open.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -9,12 +9,14 @@ use rusqlite::{Connection, TransactionBehavior};
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Migration n leads from version n to version n + 1.
-pub(crate) const MIGRATIONS: &[&str] = &[V1, V2, V3];
+pub(crate) const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
 
-/// `task.number` and `event.seq` are the row ids: newest-first lists and replays walk the tables themselves.
+/// `task.number` and `event.seq` are the row ids: newest-first lists and replays walk the tables
+/// themselves.
 ///
-/// `task_ended` carries what retention and the totals need, so that neither reads a body; the live tasks, whose end is
-/// null, come first in it. Every index costs a commit some microseconds a page: there is none that no question needs.
+/// `task_ended` carries what retention and the totals need, so that neither reads a body; the live
+/// tasks, whose end is null, come first in it. Every index costs each flush some microseconds a
+/// page: there is none that no query needs.
 const V1: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY NOT NULL, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE task (
@@ -45,10 +47,11 @@ CREATE TABLE event (
 ) STRICT;
 ";
 
-/// No question asks for a session's tasks often enough to pay for an index at every start.
+/// Lists by session are too rare to pay for an index at every start of a task.
 const V2: &str = "DROP INDEX task_session;";
 
-/// Documents by kind and key. With a row id, so that a damaged file's rows are found on its pages whatever their length.
+/// Documents by kind and key. With a row id, so that rows of any length are found on the pages of a
+/// damaged file.
 const V3: &str = "
 CREATE TABLE doc (
     number INTEGER PRIMARY KEY NOT NULL,
@@ -57,6 +60,12 @@ CREATE TABLE doc (
     body   TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX doc_key ON doc (kind, key);
+";
+
+/// The ids above a task, and above an event's task: `/outermost/…/innermost/`.
+const V4: &str = "
+ALTER TABLE task ADD COLUMN lineage TEXT NOT NULL DEFAULT '';
+ALTER TABLE event ADD COLUMN lineage TEXT NOT NULL DEFAULT '';
 ";
 
 pub(crate) fn version(conn: &Connection) -> rusqlite::Result<i64> {
@@ -77,8 +86,8 @@ pub(crate) fn migrate(conn: &mut Connection, migrations: &[&str]) -> rusqlite::R
 
 /// What is wrong with the file, or None. Reads only.
 ///
-/// The whole file is read: every page's structure, the type of every value, and that the events have no hole.
-/// What this does not see is a changed letter inside a body.
+/// The whole file is read: the structure of every page, the type of every value, and that the event
+/// numbers have no gap. It does not detect a changed character inside a body.
 pub(crate) fn fault(conn: &Connection, version: i64) -> rusqlite::Result<Option<String>> {
     let known = MIGRATIONS.get(..usize::try_from(version).unwrap_or(0)).unwrap_or_default();
     let found = objects(conn)?;
@@ -111,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_migration_leaves_the_version_before_it() {
+    fn failed_migration_leaves_previous_version() {
         let mut conn = Connection::open_in_memory().unwrap();
         let broken = ["CREATE TABLE a (x)", "CREATE TABLE b (x); CREATE TABLE a (x)", "CREATE TABLE c (x)"];
         migrate(&mut conn, &broken).unwrap_err();
@@ -126,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_database_and_a_hole_are_faults() {
+    fn foreign_database_and_event_gap_are_faults() {
         let mut conn = Connection::open_in_memory().unwrap();
         assert!(fault(&conn, 0).unwrap().is_some());
         migrate(&mut conn, MIGRATIONS).unwrap();
         assert_eq!(fault(&conn, VERSION).unwrap(), None);
         conn.execute_batch(
-            "INSERT INTO event VALUES (4, 0, 'k', NULL, NULL, ''), (6, 0, 'k', NULL, NULL, '')",
+            "INSERT INTO event VALUES (4, 0, 'k', NULL, NULL, '', ''), (6, 0, 'k', NULL, NULL, '', '')",
         )
         .unwrap();
         assert!(fault(&conn, VERSION).unwrap().is_some());

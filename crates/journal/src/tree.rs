@@ -1,15 +1,15 @@
-//! Reads a damaged table through the database, around the places that cannot be read.
+//! Reading a damaged table through the database, around the pages that cannot be read.
 //!
-//! It does not repair pages and does not judge rows.
+//! It does not repair pages and does not validate rows.
 
 use std::collections::VecDeque;
 
 use rusqlite::{Connection, Row};
 
-/// How often reading is tried anew behind a place that cannot be read: about a second at the worst.
+/// How often reading is retried behind an unreadable place: about a second in the worst case.
 const MAX_PROBES: u32 = 20_000;
 
-/// A table that is read although some of it cannot be.
+/// A table of which some rows may be unreadable.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
     pub(crate) key: &'static str,
@@ -19,12 +19,13 @@ pub(crate) struct Table {
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&Row<'_>) -> rusqlite::Result<()>;
 
 impl Table {
-    /// Hands every row that can be reached to `sink`, and says whether those were all. Only an error of the sink is an error.
+    /// Passes every reachable row to `sink` and returns whether those were all. Only errors of the
+    /// sink are returned.
     ///
-    /// Each range is read from below until something is in the way, then from above; what is left in between is halved
-    /// and tried again, widest first, so that one bad page costs the rows of that page.
+    /// Each range is read upwards until an error, then downwards; what is left in between is halved
+    /// and tried again, widest first, so that one bad page costs only the rows of that page.
     pub(crate) fn walk(&self, old: &Connection, sink: Sink<'_>) -> rusqlite::Result<bool> {
-        // No way in at all: nothing to probe for.
+        // The table cannot be opened at all.
         if old.prepare(&self.sql(true)).is_err() {
             return Ok(false);
         }
@@ -49,7 +50,8 @@ impl Table {
         format!("SELECT {columns} FROM {name} WHERE {key} BETWEEN ?1 AND ?2 ORDER BY {key} {order}")
     }
 
-    /// Reads a range in one direction. None when all of it was read, else where it stopped.
+    /// Reads a range in one direction. Returns None if all of it was read, else where reading
+    /// stopped.
     fn scan(
         &self,
         old: &Connection,
@@ -66,7 +68,7 @@ impl Table {
                 Ok(None) => return Ok(None),
                 Err(_) => return Ok(Some(edge)),
             };
-            // A damaged tree may give a row twice or out of order: then this is where reading stops.
+            // A damaged tree may return a row twice or out of order: reading stops there.
             let at = match row.get::<_, i64>(0) {
                 Ok(at) if (low..=high).contains(&at) && (if up { at >= edge } else { at <= edge }) => at,
                 _ => return Ok(Some(edge)),

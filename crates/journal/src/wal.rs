@@ -1,7 +1,8 @@
-//! Looks at the write-ahead log before the database does, because the database forgives too much.
+//! A check of the write-ahead log before `SQLite` opens it.
 //!
-//! A log whose head is garbage counts as empty to `SQLite`, and a bad frame silently ends it: committed batches would be
-//! gone without a word. This reads the log and says so; it changes nothing. Format: <https://sqlite.org/fileformat2.html>.
+//! `SQLite` treats a log with an invalid header as empty, and a bad frame silently ends it:
+//! committed batches would be lost without a notice. This only reads the log. Format:
+//! <https://sqlite.org/fileformat2.html>.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -12,7 +13,8 @@ const FRAME_HEAD_BYTES: usize = 24;
 const MAGIC_LITTLE: u32 = 0x377f_0682;
 const MAGIC_BIG: u32 = 0x377f_0683;
 
-/// What is wrong with the log, or None. A log that ends in the middle of a frame is what a kill leaves: not a fault.
+/// What is wrong with the log, or None. A log that ends in the middle of a frame is not a fault: a
+/// kill leaves that.
 pub(crate) fn fault(path: &Path) -> io::Result<Option<String>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -25,7 +27,7 @@ pub(crate) fn fault(path: &Path) -> io::Result<Option<String>> {
         return Ok(None);
     }
     let Some(mut log) = Log::from_head(&head) else {
-        return Ok(Some("the head of its log is not one".to_owned()));
+        return Ok(Some("its log has an invalid header".to_owned()));
     };
     let mut frame = vec![0; FRAME_HEAD_BYTES + log.page_bytes];
     let mut broken_at = None;
@@ -36,7 +38,9 @@ pub(crate) fn fault(path: &Path) -> io::Result<Option<String>> {
         match broken_at {
             None if !log.continues(&frame) => broken_at = Some(index),
             Some(at) if log.is_commit(&frame) => {
-                return Ok(Some(format!("its log is broken at frame {at}, and frame {index} ends a batch")));
+                return Ok(Some(format!(
+                    "its log is damaged at frame {at}, before the commit in frame {index}"
+                )));
             }
             _ => {}
         }
@@ -44,7 +48,7 @@ pub(crate) fn fault(path: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// How many frames a log of this size can hold at most: a bound on what was lost with it.
+/// The most frames a log of this size can hold: a bound on what was lost with it.
 pub(crate) fn frames(bytes: u64) -> u64 {
     bytes / 4096
 }
@@ -71,7 +75,8 @@ impl Log {
         sound.then_some(Self { big, page_bytes, salt, sum })
     }
 
-    /// Whether this frame follows from the ones before; if so it becomes the last of them.
+    /// Whether this frame's checksum continues that of the frames before; if so it becomes the last
+    /// of them.
     fn continues(&mut self, frame: &[u8]) -> bool {
         let sum = checksum(self.big, self.sum, &frame[..8]);
         let sum = checksum(self.big, sum, &frame[FRAME_HEAD_BYTES..]);
@@ -82,7 +87,7 @@ impl Log {
         follows
     }
 
-    /// Whether this frame belongs to this log (not to one written over) and ends a transaction.
+    /// Whether this frame belongs to this log (not to an overwritten one) and ends a transaction.
     fn is_commit(&self, frame: &[u8]) -> bool {
         frame[8..16] == self.salt && word(frame, 4) != 0
     }
@@ -108,7 +113,7 @@ fn pair(bytes: &[u8], at: usize) -> (u32, u32) {
     (word(bytes, at), word(bytes, at + 4))
 }
 
-/// Fills the buffer, or says that the file ended first.
+/// Fills the buffer; false if the file ended first.
 fn filled(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match reader.read_exact(buffer) {
         Ok(()) => Ok(true),

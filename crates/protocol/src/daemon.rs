@@ -86,7 +86,19 @@ pub struct StatusResult {
     /// None: it never leaves by itself.
     pub idle_exit_ms: Option<u64>,
     /// What people should know: damaged files set aside, a full disk, lost tasks.
+    /// What the steps of the daemon's deciding thread have cost.
+    pub steps: StepCostInfo,
     pub notices: Vec<NoticeInfo>,
+}
+
+/// The steps of the daemon's deciding thread: how many there were, and the longest of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StepCostInfo {
+    pub count: u64,
+    /// The most processor time that one step took, in microseconds.
+    pub longest_cpu_us: u64,
+    /// The most time that passed during one step, in microseconds.
+    pub longest_wall_us: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

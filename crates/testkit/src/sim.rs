@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod daemon;
 mod finale;
+mod host;
 mod link;
 mod plan;
 mod process;
@@ -18,7 +19,6 @@ mod shim;
 mod talk;
 mod trace;
 mod truth;
-mod world;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,13 +26,14 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use belay_daemon::event::{Event, Moment};
+use belay_daemon::input::{Input, Moment};
 use belay_protocol::task::OutcomeKind;
 
 use agenda::{Agenda, Job};
 use check::Observer;
 use client::{Client, Spec};
 use daemon::Daemon;
+use host::{Chaos, Machine};
 use link::Link;
 use plan::Plan;
 pub use plan::Scenario;
@@ -41,7 +42,6 @@ use rng::Rng;
 use shim::Shim;
 use trace::Trace;
 use truth::Truth;
-use world::{Chaos, Machine};
 
 /// What is broken, as a sentence.
 type Checked = Result<(), String>;
@@ -235,7 +235,7 @@ impl Sim {
         let daemon_due = daemon_at.is_some_and(|at| at <= now);
         let choice = self.rng.index(due.len() + usize::from(daemon_due));
         match due.get(choice) {
-            None => self.tell_daemon(Event::Tick)?,
+            None => self.tell_daemon(Input::Tick)?,
             Some(&usize::MAX) => self.do_next_job()?,
             Some(&shim) => self.shim_turn(shim)?,
         }
@@ -253,10 +253,12 @@ impl Sim {
         match job {
             Job::StartDaemon => self.start_daemon(),
             Job::EndDaemon { daemon } => self.end_daemon(daemon),
-            Job::Tell { daemon, event } => self.told(daemon, *event),
+            Job::Tell { daemon, input } => self.told(daemon, *input),
+            Job::Work { daemon, job } => self.work(daemon, *job),
+            Job::SpawnShim { daemon, shim, name } => self.spawn_shim(daemon, shim, &name),
             Job::Connect { daemon, shim, name } => self.connect(daemon, shim, &name),
-            Job::KillLost { daemon, lost } => {
-                self.kill_lost(daemon, &lost);
+            Job::ReapLost { daemon, lost } => {
+                self.reap_lost(daemon, &lost);
                 Ok(())
             }
             Job::Down { link } => self.arrives_down(link),

@@ -4,7 +4,7 @@ use belay_client::Places;
 use belay_protocol::config::{ConfigItem, ConfigSource, Counts, GetResult, SetResult};
 use belay_protocol::daemon::{
     BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Finding, GcResult, NoticeInfo, StatusResult,
-    StopDaemonResult, Topic, Verdict,
+    StepCostInfo, StopDaemonResult, Topic, Verdict,
 };
 use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{Line, SearchLine, StreamName};
@@ -195,6 +195,7 @@ fn daemon_status() -> StatusResult {
             budgets: BudgetsHeld::default(),
         },
         idle_exit_ms: None,
+        steps: StepCostInfo { count: 9_000, longest_cpu_us: 800, longest_wall_us: 1_200 },
         notices: vec![NoticeInfo {
             at: before(60_000),
             message: "a damaged journal was set aside as journal.db.damaged-1".into(),

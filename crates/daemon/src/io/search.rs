@@ -19,8 +19,9 @@ use belay_record::{Gap, LogReader, Slice, Stream};
 
 use self::lines::{Lines, Place};
 use self::page::Page;
-use super::run::Hub;
-use crate::event::{Event, Search, Searched};
+use super::event_loop::Hub;
+use crate::effect::{Search, Searched};
+use crate::input::{Input, JobId};
 
 /// The bounds of one call.
 #[derive(Clone, Copy, Debug)]
@@ -44,10 +45,10 @@ const LIMITS: Limits = Limits {
     answer_bytes: 1024 * 1024,
 };
 
-pub(crate) fn run(hub: &Rc<Hub>, search: u64, what: Search) {
+pub(crate) fn run(hub: &Rc<Hub>, job: JobId, search: Search) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        let done = tokio::task::spawn_blocking(move || open(&what)).await;
+        let done = tokio::task::spawn_blocking(move || open(&search)).await;
         let result = match done {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
@@ -58,7 +59,7 @@ pub(crate) fn run(hub: &Rc<Hub>, search: u64, what: Search) {
             }
             Err(_) => Err(RpcError::new(ErrorKind::Internal, "the search broke off")),
         };
-        hub.dispatch(Event::Searched { search, result: Box::new(result) });
+        hub.dispatch(Input::Searched { job, result: Box::new(result) });
     });
 }
 

@@ -1,4 +1,4 @@
-//! How a daemon comes up: settings, directories, lock, journal, containment, then the loop. Whoever started it is told
+//! Starting a daemon: settings, directories, lock, journal, containment, then the loop. The process that started it is told
 //! when it is ready, or why it is not.
 
 use std::cell::OnceCell;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use belay_journal::{Journal, Opened};
+use belay_journal::{Opened, Reader, Store};
 use belay_os::cgroup::{Layout, Probe, probe};
 use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
 use belay_os::spawn::Rlimit;
@@ -19,13 +19,13 @@ use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, Contain
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
-use super::door::{Door, bind};
-use super::real::{RealWorld, home_dir};
-use super::run::{Hub, ShimRecipe, now};
+use super::event_loop::{Hub, Workers, now};
+use super::linux_host::{LinuxHost, home_dir};
+use super::listener::{Listener, bind};
 use super::settings_file;
-use super::shims;
+use super::shims::{self, ShimRecipe};
 use crate::config::Config;
-use crate::core::Core;
+use crate::runtime::Core;
 use crate::settings::{Key, Settings};
 
 /// How long whoever starts a daemon waits for it: adopting a thousand tasks takes two seconds.
@@ -100,6 +100,8 @@ fn directories(mut args: impl Iterator<Item = OsString>) -> Result<(PathBuf, Pat
 fn be_daemon(settings: Settings, home: &Path, runtime_dir: &Path, ready: ReadyPipe) -> Result<(), String> {
     // What is made here is for this user alone, and for this user fully: whoever started us may have wanted less of its own files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    // Before anything else is opened: without it, or where the kernel refuses it, a spawn copies the whole descriptor table.
+    let _slots = belay_os::slots::reserve().ok();
     match prepare(settings, home, runtime_dir) {
         Ok(None) => {
             // Another daemon has the home: whoever asked for one has one.
@@ -115,7 +117,9 @@ fn be_daemon(settings: Settings, home: &Path, runtime_dir: &Path, ready: ReadyPi
 }
 
 struct Prepared {
-    core: Core<RealWorld>,
+    core: Core<LinuxHost>,
+    store: Store,
+    reader: Reader,
     recipe: ShimRecipe,
     listener: std::os::unix::net::UnixListener,
     socket: PathBuf,
@@ -131,7 +135,8 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     signal::survive_file_limit().map_err(|error| format!("no signal can be blocked: {error}"))?;
     let before: Option<Rlimit> = fds::raise_nofile().ok();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
-    let Opened { journal, notices } = Journal::open(home).map_err(|error| explain(&error))?;
+    let opened = belay_journal::open(home).map_err(|error| explain(&error))?;
+    let Opened { buffer, store, reader, loaded, notices } = opened;
     let containment = containment(home, &settings);
     let config = Config {
         hook_env: hook_env(),
@@ -139,9 +144,8 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     };
     // As many as it was allowed to have, it has now.
     let config = config.within(before.map_or(u64::MAX, |before| before.hard));
-    let mut core =
-        Core::new(RealWorld { crash_at: crash_at(), user: OnceCell::new() }, config, journal, now())
-            .map_err(|error| explain(&error))?;
+    let host = LinuxHost { crash_at: crash_at(), user: OnceCell::new() };
+    let mut core = Core::new(host, config, buffer, loaded, now());
     for notice in notices {
         let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
         core.notice(notice.what, hint.as_deref().unwrap_or_default());
@@ -161,7 +165,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         cgroup_base: containment.cgroup.map(|path| PathBuf::from(path.as_os_str())),
         rlimits: before.into_iter().collect(),
     };
-    Ok(Some(Prepared { core, recipe, listener, socket, claim }))
+    Ok(Some(Prepared { core, store, reader, recipe, listener, socket, claim }))
 }
 
 impl Prepared {
@@ -169,16 +173,18 @@ impl Prepared {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
         let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
-        let Self { core, recipe, listener, socket, claim } = self;
+        let Self { core, store, reader, recipe, listener, socket, claim } = self;
         let local = tokio::task::LocalSet::new();
         let result = local.block_on(&runtime, async {
-            let door = Door::new(listener, socket.clone()).map_err(|error| error.to_string())?;
-            let hub = Hub::new(core, recipe).map_err(|error| format!("no timer: {error}"))?;
+            let listener = Listener::new(listener, socket.clone()).map_err(|error| error.to_string())?;
+            let workers = Workers::start(store, reader).map_err(|error| format!("no threads: {error}"))?;
+            let hub = Hub::new(core, recipe, workers).map_err(|error| format!("no timer: {error}"))?;
             let tell = || {
                 claim.says_serving(true);
                 let _ = ready.tell(READY);
             };
-            hub.run(door, tell).await.map_err(|error| explain(&error))
+            hub.run(listener, tell).await;
+            Ok::<(), String>(())
         });
         claim.says_serving(false);
         // While the lock is held: a new daemon's socket is never removed by an old one.
@@ -208,7 +214,7 @@ fn hook_env() -> Vec<Bytes> {
 }
 
 fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
-    let name = format!("belay-{}", &crate::fingerprint::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
+    let name = format!("belay-{}", &crate::keyed_hash::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
     if !settings.cgroup() {
         let why = format!("cgroups are switched off by {}", settings.source(Key::Cgroup));
         let budgets = BudgetsHeld { why: Some(why.clone()), ..BudgetsHeld::default() };

@@ -1,12 +1,12 @@
-//! Damage of many kinds: the file is set aside as it was, told by name, and what can be read goes on.
+//! Damaged databases: the file is quarantined unchanged and named, and what can be read is kept.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use belay_journal::{Batch, FILE_NAME, Journal, LOST_KIND, Notice, TaskFilter};
+use belay_journal::{Batch, FILE_NAME, LOST_KIND, Notice, TaskFilter};
 
-use crate::support::{Dice, doc, documents, fill, happened, open, put, task};
+use crate::support::{Dice, Journal, doc, documents, fill, happened, open, open_any, put, task};
 
 const ROWS: u64 = 2000;
 
@@ -14,8 +14,8 @@ fn db(dir: &Path) -> PathBuf {
     dir.join(FILE_NAME)
 }
 
-/// Every file here that is not the record, by what it adds to the set-aside name: "" or "-wal".
-fn set_aside(dir: &Path, notice: &Notice) -> BTreeMap<String, Vec<u8>> {
+/// Every quarantined file, by what it adds to the name in the notice: "" or "-wal".
+fn quarantined(dir: &Path, notice: &Notice) -> BTreeMap<String, Vec<u8>> {
     let base = notice.path.as_ref().unwrap().to_str().unwrap();
     let mut parts = BTreeMap::new();
     for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
@@ -28,43 +28,42 @@ fn set_aside(dir: &Path, notice: &Notice) -> BTreeMap<String, Vec<u8>> {
     parts
 }
 
-/// Opens a damaged journal: one notice, the damaged bytes kept, the new one sound, writable and numbered on.
+/// Opens a damaged journal: one notice, the damaged bytes kept, the new one sound, writable and its
+/// numbers continued.
 fn recovered(dir: &Path, damaged: &[(&str, Vec<u8>)]) -> Journal {
-    let opened = Journal::open(dir).unwrap();
-    let [notice] = opened.notices.as_slice() else { panic!("one notice: {:?}", opened.notices) };
+    let (mut journal, notices) = open_any(dir);
+    let [notice] = notices.as_slice() else { panic!("one notice: {notices:?}") };
     let name = notice.path.as_ref().unwrap().file_name().unwrap().to_str().unwrap();
     assert!(name.starts_with("journal.damaged-2"), "{name}");
     let expected = damaged.iter().map(|(part, bytes)| ((*part).to_owned(), bytes.clone())).collect();
     assert!(
-        set_aside(dir, notice) == expected,
-        "the bytes set aside are those that were found: {}",
+        quarantined(dir, notice) == expected,
+        "the quarantined bytes are those that were found: {}",
         notice.what
     );
-    let mut journal = opened.journal;
-    let page = journal.events(0, usize::MAX).unwrap();
-    assert!(page.events.iter().map(|event| event.seq).eq(page.first..=page.last), "no hole: {}", notice.what);
-    let next = journal.last_event() + 1;
+    journal.assert_loaded();
+    let page = journal.all_events();
+    assert!(page.events.iter().map(|event| event.seq).eq(page.first..=page.last), "no gap: {}", notice.what);
+    let next = journal.buffer.last_event() + 1;
     journal.commit(&happened(next..=next)).unwrap();
-    journal.commit(&put([task(journal.next_number())])).unwrap();
+    journal.commit(&put([task(journal.buffer.next_number())])).unwrap();
     drop(journal);
     let leftovers = ["journal.salvage", "journal.new.db", "journal.copy.db"];
     assert!(leftovers.iter().all(|name| !dir.join(name).exists()));
     open(dir)
 }
 
-fn kept_tasks(journal: &Journal) -> usize {
-    journal
-        .tasks(&TaskFilter { ended: Some(true), limit: usize::MAX, ..TaskFilter::default() })
-        .unwrap()
-        .len()
+fn kept_tasks(journal: &mut Journal) -> usize {
+    journal.tasks(&TaskFilter { ended: Some(true), limit: usize::MAX, ..TaskFilter::default() }).len()
 }
 
-// proves D5: a damaged record is set aside with its name told, never overwritten, and what is readable is kept.
+// proves D5: a damaged database is quarantined and named, never overwritten, and what is readable
+// is kept.
 #[test]
-fn flipped_bytes_in_the_middle_cost_only_their_pages() {
+fn overwritten_bytes_cost_only_their_pages() {
     let source = tempfile::tempdir().unwrap();
     fill(source.path(), ROWS);
-    let secret = open(source.path()).secret().unwrap();
+    let secret = open(source.path()).loaded.secret;
     let sound = fs::read(db(source.path())).unwrap();
     let pages = u64::try_from(sound.len() / 4096).unwrap();
     let seed = u64::from(std::process::id());
@@ -72,24 +71,24 @@ fn flipped_bytes_in_the_middle_cost_only_their_pages() {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = sound.clone();
         let mut dice = Dice(seed + round);
-        // Any page but the first two: roots, pages that lead to others, rows, indexes.
+        // Any page but the first two: roots, inner pages, rows, indexes.
         for _ in 0..3 {
             let page = usize::try_from(2 + dice.below(pages - 2)).unwrap() * 4096;
             bytes[page..page + 200].fill(0xa5);
         }
         fs::write(db(dir.path()), &bytes).unwrap();
         let mut journal = recovered(dir.path(), &[("", bytes)]);
-        let kept = kept_tasks(&journal);
+        let kept = kept_tasks(&mut journal);
         assert!(kept > 1980, "seed {seed}, round {round}: {kept} kept");
-        assert!(journal.last_event() > ROWS, "numbers go on");
-        assert_eq!(journal.secret().unwrap(), secret);
+        assert!(journal.buffer.last_event() > ROWS, "numbers continue");
+        assert_eq!(journal.loaded.secret, secret);
     }
 }
 
-/// Documents, also one that is longer than a page, are read through the database and from the bare pages alike.
+/// Documents, also one that is longer than a page, are read from the bare pages.
 // proves D5
 #[test]
-fn documents_outlive_a_garbage_header() {
+fn garbage_header_keeps_documents() {
     let dir = tempfile::tempdir().unwrap();
     let long = "x".repeat(9_000);
     let docs = vec![doc("lane", "a", Some("held")), doc("session", "s", Some(&long))];
@@ -98,44 +97,43 @@ fn documents_outlive_a_garbage_header() {
     bytes[..100].fill(0xa5);
     fs::write(db(dir.path()), &bytes).unwrap();
     let journal = recovered(dir.path(), &[("", bytes)]);
-    assert_eq!(journal.docs("lane").unwrap(), documents([("a", "held")]));
-    assert_eq!(journal.docs("session").unwrap(), documents([("s", &long)]));
+    assert_eq!(journal.docs("lane"), documents([("a", "held")]));
+    assert_eq!(journal.docs("session"), documents([("s", &long)]));
 }
 
-/// The root of the tasks is gone, and with it every way to them; each of them is still found.
+/// Without the root page of the tasks, no B-tree leads to them; each of them is still found.
 // proves D5
 #[test]
-fn a_ruined_root_costs_no_row() {
+fn damaged_root_page_costs_no_row() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), ROWS);
     let mut bytes = fs::read(db(dir.path())).unwrap();
     let root = (2..9).find(|page| bytes[page * 4096] == 0x05).unwrap() * 4096;
     bytes[root..root + 4096].fill(0);
     fs::write(db(dir.path()), &bytes).unwrap();
-    let journal = recovered(dir.path(), &[("", bytes)]);
-    assert_eq!(kept_tasks(&journal), usize::try_from(ROWS).unwrap());
+    let mut journal = recovered(dir.path(), &[("", bytes)]);
+    assert_eq!(kept_tasks(&mut journal), usize::try_from(ROWS).unwrap());
 }
 
 // proves D5
 #[test]
-fn a_truncated_file_keeps_its_front() {
+fn truncated_file_keeps_its_front() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), ROWS);
     let mut bytes = fs::read(db(dir.path())).unwrap();
     bytes.truncate(bytes.len() / 2 + 17);
     fs::write(db(dir.path()), &bytes).unwrap();
-    let journal = recovered(dir.path(), &[("", bytes)]);
-    let kept = kept_tasks(&journal);
+    let mut journal = recovered(dir.path(), &[("", bytes)]);
+    let kept = kept_tasks(&mut journal);
     assert!(kept > 900, "{kept} kept");
-    let lost =
-        journal.events(0, usize::MAX).unwrap().events.iter().filter(|event| event.kind == LOST_KIND).count();
+    let lost = journal.all_events().events.iter().filter(|event| event.kind == LOST_KIND).count();
     assert!(lost > 0, "what is missing is marked");
-    assert!(journal.last_event() > ROWS, "numbers go on");
+    assert!(journal.buffer.last_event() > ROWS, "numbers continue");
 }
 
 // proves D5
 #[test]
-fn what_is_no_database_at_all_is_set_aside() {
+fn file_that_is_no_database_is_quarantined() {
     let garbage: [(&str, Vec<u8>); 4] = [
         ("empty", Vec::new()),
         ("text", b"this is not a database\n".to_vec()),
@@ -145,34 +143,38 @@ fn what_is_no_database_at_all_is_set_aside() {
     for (what, bytes) in garbage {
         let dir = tempfile::tempdir().unwrap();
         fs::write(db(dir.path()), &bytes).unwrap();
-        let journal = recovered(dir.path(), &[("", bytes)]);
-        assert_eq!(kept_tasks(&journal), 0, "{what}");
-        assert!(journal.last_event() > 1_000_000_000_000, "{what}: above any number of the lost record");
+        let mut journal = recovered(dir.path(), &[("", bytes)]);
+        assert_eq!(kept_tasks(&mut journal), 0, "{what}");
+        assert!(
+            journal.buffer.last_event() > 1_000_000_000_000,
+            "{what}: above any number of the lost journal"
+        );
     }
 }
 
 // proves D5
 #[test]
-fn behind_a_garbage_header_all_is_kept() {
+fn garbage_header_keeps_all_rows() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), 50);
-    let secret = open(dir.path()).secret().unwrap();
+    let secret = open(dir.path()).loaded.secret;
     let mut bytes = fs::read(db(dir.path())).unwrap();
     bytes[..100].fill(0xff);
     fs::write(db(dir.path()), &bytes).unwrap();
     let mut journal = recovered(dir.path(), &[("", bytes)]);
-    assert_eq!(kept_tasks(&journal), 50, "the pages behind it are whole");
-    assert_eq!(journal.secret().unwrap(), secret);
+    assert_eq!(kept_tasks(&mut journal), 50, "the pages behind it are whole");
+    assert_eq!(journal.loaded.secret, secret);
 }
 
-/// The files of a journal that is open and has not checkpointed: a database and a log, as a killed daemon leaves them.
+/// The database and the log of a journal that is open and has not checkpointed, as a killed daemon
+/// leaves them.
 fn killed(dir: &Path, count: u64) -> (tempfile::TempDir, Vec<u8>, Vec<u8>) {
     fill(dir, count);
     let mut journal = open(dir);
-    let last = journal.last_event();
+    let last = journal.buffer.last_event();
     for seq in last + 1..=last + 100 {
         let mut batch = happened(seq..=seq);
-        batch.put.push(task(journal.next_number()));
+        batch.put.push(task(journal.buffer.next_number()));
         journal.commit(&batch).unwrap();
     }
     let killed = tempfile::tempdir().unwrap();
@@ -184,43 +186,47 @@ fn killed(dir: &Path, count: u64) -> (tempfile::TempDir, Vec<u8>, Vec<u8>) {
 
 // proves D5
 #[test]
-fn a_garbage_log_is_not_taken_for_an_empty_one() {
+fn garbage_log_is_not_taken_for_empty() {
     let source = tempfile::tempdir().unwrap();
     let (dir, database, mut log) = killed(source.path(), 100);
     log[..32].fill(0x11);
     fs::write(dir.path().join("journal.db-wal"), &log).unwrap();
-    let journal = recovered(dir.path(), &[("", database), ("-wal", log)]);
-    assert_eq!(kept_tasks(&journal), 100);
-    assert!(journal.last_event() > 200, "above the numbers lost with the log: {}", journal.last_event());
+    let mut journal = recovered(dir.path(), &[("", database), ("-wal", log)]);
+    assert_eq!(kept_tasks(&mut journal), 100);
+    assert!(
+        journal.buffer.last_event() > 200,
+        "above the numbers lost with the log: {}",
+        journal.buffer.last_event()
+    );
 }
 
 // proves D5
 #[test]
-fn a_log_broken_in_the_middle_keeps_what_is_before() {
+fn damaged_log_keeps_batches_before_the_damage() {
     let source = tempfile::tempdir().unwrap();
     let (dir, database, mut log) = killed(source.path(), 100);
     let middle = log.len() / 2;
     log[middle] ^= 0x40;
     fs::write(dir.path().join("journal.db-wal"), &log).unwrap();
-    let journal = recovered(dir.path(), &[("", database), ("-wal", log)]);
-    assert_eq!(kept_tasks(&journal), 100);
-    let live = journal.live().unwrap().len();
+    let mut journal = recovered(dir.path(), &[("", database), ("-wal", log)]);
+    assert_eq!(kept_tasks(&mut journal), 100);
+    let live = journal.live().len();
     assert!((20..90).contains(&live), "{live}");
 }
 
 #[test]
-fn a_log_cut_off_in_its_last_frame_is_what_a_kill_leaves() {
+fn log_cut_in_last_frame_is_intact() {
     let source = tempfile::tempdir().unwrap();
     let (dir, _, mut log) = killed(source.path(), 10);
     log.truncate(log.len() - 1000);
     fs::write(dir.path().join("journal.db-wal"), &log).unwrap();
-    let journal = open(dir.path());
-    assert_eq!(journal.live().unwrap().len(), 99, "the torn batch is absent, whole");
-    assert_eq!(journal.last_event(), 109);
+    let mut journal = open(dir.path());
+    assert_eq!(journal.live().len(), 99, "the torn batch is absent, whole");
+    assert_eq!(journal.buffer.last_event(), 109);
 }
 
 #[test]
-fn a_log_without_its_database_is_set_aside() {
+fn log_without_database_is_quarantined() {
     let source = tempfile::tempdir().unwrap();
     let (dir, _, log) = killed(source.path(), 10);
     fs::remove_file(db(dir.path())).unwrap();
@@ -229,24 +235,24 @@ fn a_log_without_its_database_is_set_aside() {
 }
 
 #[test]
-fn a_directory_in_its_place_is_moved_with_what_is_in_it() {
+fn directory_in_place_of_database_is_quarantined() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(db(dir.path())).unwrap();
     fs::write(db(dir.path()).join("inside"), "kept").unwrap();
-    let opened = Journal::open(dir.path()).unwrap();
-    let moved = opened.notices[0].path.as_ref().unwrap();
+    let (journal, notices) = open_any(dir.path());
+    let moved = notices[0].path.as_ref().unwrap();
     assert_eq!(fs::read_to_string(moved.join("inside")).unwrap(), "kept");
-    drop(opened);
+    drop(journal);
     open(dir.path());
 }
 
 #[test]
-fn the_same_second_gives_another_name() {
+fn quarantine_names_in_one_second_differ() {
     let dir = tempfile::tempdir().unwrap();
     let mut names = Vec::new();
     for round in 0..4u8 {
         fs::write(db(dir.path()), [round; 10]).unwrap();
-        names.push(Journal::open(dir.path()).unwrap().notices[0].path.clone().unwrap());
+        names.push(open_any(dir.path()).1[0].path.clone().unwrap());
     }
     for (round, name) in (0..4u8).zip(&names) {
         assert_eq!(fs::read(name).unwrap(), [round; 10]);
@@ -255,9 +261,9 @@ fn the_same_second_gives_another_name() {
 
 /// A start that died between the steps is finished by the next, whichever step it was.
 #[test]
-fn setting_aside_goes_on_after_a_crash() {
+fn quarantine_resumes_after_a_crash() {
     let name = "journal.damaged-20260101T000000Z.db";
-    let note = format!("{name}\nit was torn\n");
+    let marker = format!("{name}\nit was torn\n");
     for moved in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         fill(dir.path(), 60);
@@ -265,21 +271,21 @@ fn setting_aside_goes_on_after_a_crash() {
         let end = bytes.len() - 4096;
         bytes.truncate(end);
         fs::write(db(dir.path()), &bytes).unwrap();
-        fs::write(dir.path().join("journal.salvage"), &note).unwrap();
+        fs::write(dir.path().join("journal.salvage"), &marker).unwrap();
         fs::write(dir.path().join("journal.new.db"), "half made").unwrap();
         fs::write(dir.path().join("journal.copy.db"), "half copied").unwrap();
         if moved {
             fs::rename(db(dir.path()), dir.path().join(name)).unwrap();
         }
-        let journal = recovered(dir.path(), &[("", bytes.clone())]);
-        assert!(kept_tasks(&journal) > 30);
+        let mut journal = recovered(dir.path(), &[("", bytes.clone())]);
+        assert!(kept_tasks(&mut journal) > 30);
         if moved {
             drop(journal);
-            // The new record was in place, but the note was not yet removed.
-            fs::write(dir.path().join("journal.salvage"), &note).unwrap();
-            let opened = Journal::open(dir.path()).unwrap();
-            assert_eq!(opened.notices[0].path.as_deref(), Some(dir.path().join(name).as_path()));
-            assert!(kept_tasks(&opened.journal) > 30);
+            // The new database was in place, but the marker was not yet removed.
+            fs::write(dir.path().join("journal.salvage"), &marker).unwrap();
+            let (mut journal, notices) = open_any(dir.path());
+            assert_eq!(notices[0].path.as_deref(), Some(dir.path().join(name).as_path()));
+            assert!(kept_tasks(&mut journal) > 30);
             assert_eq!(fs::read(dir.path().join(name)).unwrap(), bytes);
         }
     }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use belay_daemon::event::{Event, LostTask, ShimId};
+use belay_daemon::effect::{LostTask, SampleItem};
+use belay_daemon::input::{Input, JobId, ShimId};
+use belay_journal::{EventRule, FlushJob, Query};
 
 use super::process::Happening;
 use super::rng::Rng;
@@ -18,14 +20,24 @@ pub(crate) enum Job {
     /// The machine owes a daemon an event.
     Tell {
         daemon: u64,
-        event: Box<Event>,
+        input: Box<Input>,
+    },
+    /// A worker of the daemon begins a job.
+    Work {
+        daemon: u64,
+        job: Box<WorkerJob>,
+    },
+    SpawnShim {
+        daemon: u64,
+        shim: ShimId,
+        name: String,
     },
     Connect {
         daemon: u64,
         shim: ShimId,
         name: String,
     },
-    KillLost {
+    ReapLost {
         daemon: u64,
         lost: Box<LostTask>,
     },
@@ -60,6 +72,36 @@ pub(crate) enum Job {
     /// Somebody kills a shim.
     KillShim,
     SetWallClock,
+}
+
+/// What a daemon has given to one of its worker threads.
+#[derive(Debug)]
+pub(crate) enum WorkerJob {
+    Flush(Box<FlushJob>),
+    Read { job: JobId, query: Query },
+    ExpireEvents { job: JobId, rule: EventRule },
+    RemoveDirs { job: JobId, dirs: Vec<std::path::PathBuf> },
+    Sample { job: JobId, items: Vec<SampleItem> },
+}
+
+/// The worker threads of a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkerKind {
+    Store,
+    Reader,
+    Files,
+    Sampler,
+}
+
+impl WorkerJob {
+    pub(crate) const fn worker(&self) -> WorkerKind {
+        match self {
+            Self::Flush(_) | Self::ExpireEvents { .. } => WorkerKind::Store,
+            Self::Read { .. } => WorkerKind::Reader,
+            Self::RemoveDirs { .. } => WorkerKind::Files,
+            Self::Sample { .. } => WorkerKind::Sampler,
+        }
+    }
 }
 
 #[derive(Debug, Default)]

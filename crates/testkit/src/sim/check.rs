@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use belay_daemon::config::bounds;
-use belay_daemon::event::Event as CoreEvent;
-use belay_journal::{Batch, EventRow, Journal, TaskRow};
+use belay_daemon::input::Input;
+use belay_journal::{Batch, EventRow, Observer as JournalObserver, TaskRow};
 use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::{End, StartStage};
 use belay_protocol::shim::EndRecord;
@@ -18,7 +18,7 @@ use super::{Checked, Sim};
 
 #[derive(Debug)]
 pub(crate) struct Observer {
-    journal: Journal,
+    journal: JournalObserver,
     seen: u64,
     /// The task that has each token.
     pub(crate) tokens: BTreeMap<String, String>,
@@ -40,13 +40,9 @@ const MOST_LAST_TURNS: u64 = 1_000;
 impl Sim {
     pub(crate) fn open_observer(&mut self) -> Checked {
         if self.observer.is_none() {
-            let opened = Journal::open(self.dir.path()).map_err(|error| error.to_string())?;
-            self.observer = Some(Observer {
-                journal: opened.journal,
-                seen: 0,
-                tokens: BTreeMap::new(),
-                outcomes: BTreeMap::new(),
-            });
+            let journal = JournalObserver::open(self.dir.path()).map_err(|error| error.to_string())?;
+            self.observer =
+                Some(Observer { journal, seen: 0, tokens: BTreeMap::new(), outcomes: BTreeMap::new() });
         }
         Ok(())
     }
@@ -56,12 +52,7 @@ impl Sim {
         loop {
             let Some(observer) = &self.observer else { return Ok(()) };
             let seen = observer.seen;
-            let page = observer.journal.events(seen, PAGE).map_err(|error| error.to_string())?;
-            let mut events = page.events;
-            if events.is_empty() {
-                events = self.noted()?.into_iter().flat_map(|batch| batch.events).collect();
-                events.retain(|event| event.seq > seen);
-            }
+            let events = observer.journal.events(seen, PAGE).map_err(|error| error.to_string())?;
             if events.is_empty() {
                 return Ok(());
             }
@@ -71,9 +62,9 @@ impl Sim {
         }
     }
 
-    /// What is durable and not in the database yet.
-    fn noted(&self) -> Result<Vec<Batch>, String> {
-        belay_journal::noted(self.dir.path()).map_err(|error| error.to_string())
+    /// The batches that may not be in the database yet.
+    fn unflushed(&self) -> Result<Vec<Batch>, String> {
+        belay_journal::unflushed(self.dir.path()).map_err(|error| error.to_string())
     }
 
     fn check_event(&mut self, row: &EventRow) -> Checked {
@@ -155,11 +146,7 @@ impl Sim {
 
     fn row(&self, id: &str) -> Result<Option<TaskRow>, String> {
         let Some(observer) = &self.observer else { return Ok(None) };
-        let noted = self.noted()?.into_iter().flat_map(|batch| batch.put).rfind(|row| row.id == id);
-        match noted {
-            Some(row) => Ok(Some(row)),
-            None => observer.journal.task(id).map_err(|error| error.to_string()),
-        }
+        observer.journal.task(id).map_err(|error| error.to_string())
     }
 
     /// The one place where an end is held against the truth, at the moment at which it becomes durable.
@@ -192,7 +179,7 @@ impl Sim {
     fn check_wish(&self, id: &str) -> Checked {
         let is_wished = self.tasks.get(id).is_some_and(|truth| truth.record.has_hook);
         let is_end = |row: &TaskRow| row.id == id && row.ended_ms.is_some();
-        let batch = self.noted()?.into_iter().find(|batch| batch.put.iter().any(is_end));
+        let batch = self.unflushed()?.into_iter().find(|batch| batch.put.iter().any(is_end));
         match batch {
             Some(batch) if is_wished && batch.docs.iter().all(|doc| doc.key != id) => {
                 Err(format!("the end of {id} is durable, and what is to be run then is not"))
@@ -237,12 +224,9 @@ impl Sim {
         if let Some((id, truth)) = open {
             return Err(format!("{id} has no end: {truth:?}"));
         }
-        let live = self.observer.as_ref().and_then(|observer| observer.journal.live().ok());
-        let noted = self.noted()?.into_iter().flat_map(|batch| batch.put);
-        for id in live.unwrap_or_default().into_iter().chain(noted).map(|row| row.id) {
-            if self.row(&id)?.is_some_and(|row| row.ended_ms.is_none()) {
-                return Err(format!("{id} is live in the journal and nobody cares"));
-            }
+        let loaded = self.observer.as_ref().and_then(|observer| observer.journal.load().ok());
+        if let Some(row) = loaded.iter().flat_map(|loaded| &loaded.live).next() {
+            return Err(format!("{} is live in the journal and nobody cares", row.id));
         }
         self.check_clients_at_end()?;
         self.let_daemon_settle()?;
@@ -254,14 +238,8 @@ impl Sim {
     /// What was to be run when a task had ended was run once, or is still to be run by the next daemon.
     fn check_hooks_at_end(&self) -> Checked {
         let Some(observer) = &self.observer else { return Ok(()) };
-        let mut docs = observer.journal.docs("hook").map_err(|error| error.to_string())?;
-        // A daemon that died may have left the last word on one of them noted only.
-        for doc in self.noted()?.into_iter().flat_map(|batch| batch.docs).filter(|doc| doc.kind == "hook") {
-            match doc.body {
-                Some(body) => docs.insert(doc.key, body),
-                None => docs.remove(&doc.key),
-            };
-        }
+        let mut loaded = observer.journal.load().map_err(|error| error.to_string())?;
+        let docs = loaded.docs.remove("hook").unwrap_or_default();
         for (id, _) in self.tasks.iter().filter(|(_, truth)| truth.record.has_hook) {
             let runs: Vec<&Truth> =
                 self.tasks.values().filter(|truth| truth.record.hook_of.as_ref() == Some(id)).collect();
@@ -324,7 +302,7 @@ impl Sim {
             };
             let at = daemon.core.next_deadline().ok_or("notes are left and no timer is armed")?;
             self.pass_time(at)?;
-            self.tell_daemon(CoreEvent::Tick)?;
+            self.tell_daemon(Input::Tick)?;
             for _ in 0..MOST_LAST_TURNS {
                 if !self.turn()? {
                     break;
@@ -336,7 +314,7 @@ impl Sim {
 
     fn check_idle_exit(&mut self, at_ms: u64) -> Checked {
         self.pass_time(at_ms)?;
-        self.tell_daemon(CoreEvent::Tick)?;
+        self.tell_daemon(Input::Tick)?;
         for _ in 0..MOST_LAST_TURNS {
             if !self.turn()? {
                 break;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use belay_daemon::event::{ClientId, Event};
+use belay_daemon::input::{ClientId, Input};
 use belay_protocol::life::StopLevel;
 use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnStall, OnTimeout, StallParams, StartParams};
 use belay_protocol::{Bytes, CLIENT_PROTOCOL};
@@ -155,7 +155,12 @@ impl Sim {
         self.clients[n].connection = Some(client);
         self.clients[n].lines.clear();
         self.clients[n].told_started.clear();
-        self.tell_daemon(Event::ClientCame { client, uid: 1000, ancestors: Vec::new(), of_a_task: false })?;
+        self.tell_daemon(Input::ClientConnected {
+            client,
+            uid: 1000,
+            ancestors: Vec::new(),
+            in_task: false,
+        })?;
         self.ask(n, Want::Hello);
         if self.clients[n].events_seen.is_some() {
             self.ask(n, Want::FollowEvents);
@@ -177,7 +182,7 @@ impl Sim {
         if let Some(daemon) = &mut self.daemon {
             daemon.clients.remove(&client);
         }
-        self.tell_daemon(Event::ClientGone { client })
+        self.tell_daemon(Input::ClientGone { client })
     }
 
     /// Every connection is dead; what was asked for is asked for again, or given up.
@@ -268,6 +273,7 @@ impl Sim {
 
     pub(crate) fn ask(&mut self, n: usize, want: Want) {
         let Some(connection) = self.clients[n].connection else { return };
+        let allowance_ms = worker_jobs(&want) * self.plan.worker_ms();
         let Some((method, params, within_ms)) = self.spelled(n, &want) else {
             return self.clients[n].wanted.push_back(want);
         };
@@ -284,6 +290,7 @@ impl Sim {
         client.last_request += 1;
         let line = json!({ "jsonrpc": "2.0", "id": client.last_request, "method": method, "params": params });
         client.lines.push_back(line.to_string().into_bytes());
+        let within_ms = within_ms.map(|within_ms| within_ms + allowance_ms);
         client.open.insert(client.last_request, Ask { want, sent_ms: self.mono_ms, within_ms });
         let arrives = self.mono_ms + client.rng.pick(&[0, 0, 1, 4]);
         client.last_line_ms = client.last_line_ms.max(arrives);
@@ -298,7 +305,7 @@ impl Sim {
             return Ok(());
         }
         let Some(line) = self.clients[n].lines.pop_front() else { return Ok(()) };
-        self.tell_daemon(Event::ClientSaid { client, line })
+        self.tell_daemon(Input::ClientLine { client, line })
     }
 
     /// The method, its parameters, and how long its answer may take; none if it cannot be asked yet.
@@ -342,6 +349,27 @@ impl Sim {
             Want::Collect => ("daemon/gc", json!({ "all": true }), now),
             Want::Down { stop_tasks } => ("daemon/stop", json!({ "stop_tasks": stop_tasks }), Some(40_000)),
         })
+    }
+}
+
+/// How many jobs of workers an answer may have to wait for, one after the other. What needs none is answered at once, however
+/// slow a worker is.
+const fn worker_jobs(want: &Want) -> u64 {
+    match want {
+        Want::Hello | Want::Status | Want::FollowEvents => 0,
+        Want::Start { .. }
+        | Want::Stop { .. }
+        | Want::StopSpec { .. }
+        | Want::Write { .. }
+        | Want::ReadEvents { .. } => 1,
+        Want::WaitSpec { .. }
+        | Want::Wait { .. }
+        | Want::Get { .. }
+        | Want::Remove { .. }
+        | Want::List
+        | Want::Detach { .. } => 2,
+        // What is removed goes slice by slice, and a daemon that leaves finishes what it does.
+        Want::Collect | Want::Down { .. } => 8,
     }
 }
 

@@ -40,6 +40,7 @@ impl Sim {
         self.is_closing = true;
         self.plan.blocked_percent = 0;
         self.plan.disk_full_percent = 0;
+        self.plan.slow_worker = None;
         self.machine.chaos.borrow_mut().once_in = 0;
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use belay_daemon::event::ShimId;
+use belay_daemon::input::ShimId;
 use belay_protocol::shim::{FromShim, ToShim};
 
 #[derive(Debug)]

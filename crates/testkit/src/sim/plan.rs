@@ -10,6 +10,7 @@ use belay_protocol::Bytes;
 use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::Start;
 
+use super::agenda::WorkerKind;
 use super::process::{Behaviour, Pids};
 use super::rng::Rng;
 
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) disk_full_percent: u64,
     pub(crate) no_shim_percent: u64,
     pub(crate) blocked_percent: u64,
+    /// A worker thread that takes ten seconds for every job.
+    pub(crate) slow_worker: Option<WorkerKind>,
     spawn_fails_percent: u64,
     untouchable_percent: u64,
     pub(crate) idle_exit_ms: Option<u64>,
@@ -52,6 +55,7 @@ impl Plan {
                 disk_full_percent: 0,
                 no_shim_percent: 0,
                 blocked_percent: 0,
+                slow_worker: None,
                 spawn_fails_percent: 0,
                 untouchable_percent: 0,
                 idle_exit_ms: None,
@@ -66,6 +70,15 @@ impl Plan {
                 disk_full_percent: rng.pick(&[0, 0, 20, 60]),
                 no_shim_percent: rng.pick(&[0, 0, 0, 20]),
                 blocked_percent: rng.pick(&[0, 0, 20]),
+                slow_worker: rng.pick(&[
+                    None,
+                    None,
+                    None,
+                    Some(WorkerKind::Store),
+                    Some(WorkerKind::Reader),
+                    Some(WorkerKind::Files),
+                    Some(WorkerKind::Sampler),
+                ]),
                 spawn_fails_percent: rng.pick(&[0, 10]),
                 untouchable_percent: rng.pick(&[0, 0, 25]),
                 idle_exit_ms: rng.pick(&[None, None, Some(400), Some(900), Some(600_000)]),
@@ -88,6 +101,11 @@ impl Plan {
             idle_exit: self.idle_exit_ms.map(Duration::from_millis),
             ..Config::new(home, runtime_dir, containment, Settings::default())
         }
+    }
+
+    /// The most that one job of a worker takes, with its way there and back.
+    pub(crate) const fn worker_ms(&self) -> u64 {
+        if self.slow_worker.is_some() { 10_100 } else { 100 }
     }
 
     /// The error number, if the command cannot be started.

@@ -1,7 +1,7 @@
 //! What simulated clients hear, held against what they asked and against what is durable: each request is answered
 //! once and in time, and nothing is said that the journal does not know.
 
-use belay_daemon::event::{ClientId, Event};
+use belay_daemon::input::{ClientId, Input};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::EventInfo;
 use belay_protocol::methods::notify;
@@ -22,7 +22,7 @@ impl Sim {
         let generation = daemon.generation;
         let Some(&n) = daemon.clients.get(&connection) else { return Ok(()) };
         self.note("client", format_args!("{n} hears: {}", steady(&String::from_utf8_lossy(line))));
-        self.owe(generation, 3, Event::ClientWrote { client: connection, bytes: line.len() });
+        self.owe(generation, 3, Input::ClientWritten { client: connection, bytes: line.len() });
         let incoming: Incoming<'_> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let heard = match (&incoming.id, incoming.method.as_deref()) {
             (None, Some(method)) => self.hears_notice(n, method, incoming.params),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::event::Pattern;
+use crate::effect::Pattern;
 use belay_protocol::output::{SearchCursor, SearchLine, SearchParams, SearchResult, StreamName};
 use belay_record::convert::Wire as _;
 use belay_record::{LogReader, LogWriter, Stream};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::{LIMITS, Limits, look_through};
-use crate::event::Search;
+use crate::effect::Search;
 
 type Write = (Stream, Vec<u8>);
 

@@ -1,0 +1,271 @@
+//! `daemon/hello status doctor stop gc`: the daemon itself.
+
+use belay_journal::{Query, Rows, TaskFilter};
+use belay_model::{Level, StopOrder};
+use belay_protocol::daemon::{
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusResult,
+    StepCostInfo, StopDaemonResult, StopParams, Topic, Verdict,
+};
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::shim::ProcessId;
+use belay_protocol::task::StopResult;
+use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
+use belay_record::convert::outcome_from_record;
+
+use crate::host::Host;
+use crate::requests::check::check_clock;
+use crate::requests::{Answer, Caller, Scope};
+use crate::runtime::{Core, Work};
+use crate::tasks::{AfterStops, StopManyReply, StoredTask};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What this daemon can do, for clients that can do more than one thing.
+const CAPABILITIES: &[&str] =
+    &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes", ROOM];
+
+/// How many tasks with survivors the doctor looks at, the newest first.
+const SURVIVOR_TASKS: usize = 100;
+
+impl<H: Host> Core<H> {
+    pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) -> Result<Answer, RpcError> {
+        if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&params.protocol) {
+            let who: String = params.client.chars().filter(|c| !c.is_control()).take(60).collect();
+            let message = format!(
+                "{who} speaks protocol {}, and this daemon ({VERSION}) speaks {CLIENT_PROTOCOL_OLDEST} to {CLIENT_PROTOCOL}",
+                params.protocol
+            );
+            let hint = if params.protocol > CLIENT_PROTOCOL {
+                "the daemon is older than the client: belay down, and the next call starts the new one; tasks run on"
+            } else {
+                "the client is older than the daemon: install the newer belay"
+            };
+            return Err(RpcError::new(ErrorKind::Version, message).field("protocol").hint(hint));
+        }
+        let scope = self.authenticate(caller.client, params.token.as_deref())?;
+        Ok(caller.answer(&HelloResult {
+            version: VERSION.to_owned(),
+            protocol: CLIENT_PROTOCOL,
+            pid: own_pid(),
+            home: Bytes::from(self.ctx.config.home.clone().into_os_string()),
+            capabilities: CAPABILITIES.iter().map(|&text| text.to_owned()).collect(),
+            scope: scope.info(),
+        }))
+    }
+
+    pub(crate) fn daemon_status(&self, caller: &Caller) -> Answer {
+        let config = &self.ctx.config;
+        let steps = self.step_cost();
+        let result = StatusResult {
+            version: VERSION.to_owned(),
+            pid: own_pid(),
+            home: Bytes::from(config.home.clone().into_os_string()),
+            runtime_dir: Bytes::from(config.runtime_dir.clone().into_os_string()),
+            started_at: Timestamp(self.ctx.started.wall_ms),
+            uptime_ms: self.ctx.now.mono_ms.saturating_sub(self.ctx.started.mono_ms),
+            tasks_live: self.tasks.len() as u64,
+            tasks_ended: self.retention.ended_count(),
+            output_bytes: self.retention.output_bytes(),
+            journal_bytes: self.ctx.journal.file_bytes(),
+            events_first: self.ctx.journal.first_event(),
+            events_last: self.ctx.journal.last_event(),
+            clients: self.requests.client_count() as u64,
+            calls_waiting: self.requests.reply_count() as u64,
+            shims_ready: self.shims.ready_count() as u64,
+            containment: config.containment.clone(),
+            idle_exit_ms: config.idle_exit.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            steps: StepCostInfo {
+                count: steps.steps,
+                longest_cpu_us: steps.longest_cpu_us,
+                longest_wall_us: steps.longest_wall_us,
+            },
+            // They name the tasks of others.
+            notices: self.ctx.notices().filter(|_| self.scope(caller) == Scope::Person).cloned().collect(),
+        };
+        caller.answer(&result)
+    }
+
+    pub(crate) fn daemon_doctor(&mut self, caller: &Caller) -> Result<Answer, RpcError> {
+        self.only_a_person(caller, "look at everything")?;
+        // As it is stored with the end of a task that has any.
+        let mentions = Some("\"survivors\":[{".to_owned());
+        let filter =
+            TaskFilter { ended: Some(true), limit: SURVIVOR_TASKS, mentions, ..TaskFilter::default() };
+        self.await_worker(caller, |core, finish| {
+            core.read_journal(Query::List(filter), move |core, rows| {
+                let make = move |core: &mut Self, caller: &Caller| {
+                    Ok(caller.answer(&DoctorResult { findings: core.findings(rows) }))
+                };
+                finish(core, Box::new(make));
+            });
+        });
+        Ok(Answer::Later)
+    }
+
+    fn findings(&self, with_survivors: Result<Rows, RpcError>) -> Vec<Finding> {
+        let mut findings = vec![self.containment_finding(), self.budgets_finding(), self.tasks_finding()];
+        findings.extend(self.journal_finding());
+        findings.extend(self.survivor_findings(with_survivors));
+        findings.extend(self.shim_findings());
+        findings.extend(self.ctx.notices().map(|notice| Finding {
+            verdict: Verdict::Warning,
+            topic: Topic::Notice,
+            message: format!("{} ({})", notice.message, notice.at),
+            hint: notice.hint.clone(),
+        }));
+        findings.push(finding(
+            Verdict::Note,
+            Topic::Outside,
+            "what a task hands to an outside server (cron, docker, systemd, a running tmux) is not held",
+        ));
+        findings
+    }
+
+    fn containment_finding(&self) -> Finding {
+        let containment = &self.ctx.config.containment;
+        let with_cgroup = containment.cgroup.is_some();
+        let message = if with_cgroup {
+            format!("each task is held by a subreaper and a cgroup of its own: {}", containment.why)
+        } else {
+            format!("each task is held by a subreaper, without a cgroup: {}", containment.why)
+        };
+        let hint = (!with_cgroup).then(|| {
+            "nothing escapes a subreaper but a child that runs as another user; if the daemon and then a shim is killed, \
+             an orphan of its task that left its session and its environment is not found, and the task's end says so; \
+             for cgroups too, run the daemon in a delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
+                .to_owned()
+        });
+        let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };
+        Finding { verdict, topic: Topic::Containment, message, hint }
+    }
+
+    /// How each budget of a task is enforced here.
+    fn budgets_finding(&self) -> Finding {
+        let BudgetsHeld { memory, processes, why } = &self.ctx.config.containment.budgets;
+        let kernel = "enforced by the kernel";
+        let sampled = "looked at four times a second, so that it can be exceeded for a moment";
+        let how = |enforcer: &Enforcer| if *enforcer == Enforcer::Kernel { kernel } else { sampled };
+        let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let message = format!(
+            "output is counted as it is written; memory: {}; processes: {}{why}",
+            how(memory),
+            how(processes)
+        );
+        let all = *memory == Enforcer::Kernel && *processes == Enforcer::Kernel;
+        finding(if all { Verdict::Ok } else { Verdict::Note }, Topic::Budgets, &message)
+    }
+
+    fn tasks_finding(&self) -> Finding {
+        let ended = self.retention.ended_count();
+        finding(Verdict::Ok, Topic::Tasks, &format!("{} live, {ended} ended and kept", self.tasks.len()))
+    }
+
+    /// The files were taken away while the daemon has them open: all is well until it leaves, and then all of it is gone.
+    fn journal_finding(&self) -> Option<Finding> {
+        let missing = self.ctx.journal.missing_files();
+        let names = missing.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let home = self.ctx.config.home.display();
+        (!missing.is_empty()).then(|| Finding {
+            verdict: Verdict::Problem,
+            topic: Topic::Journal,
+            message: format!(
+                "no longer in {home}: {names}; the daemon goes on with what it has open, and when it leaves that is gone"
+            ),
+            hint: Some(
+                "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events \
+                 --json), then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows \
+                 nothing of those that have ended, of sessions and of lanes"
+                    .to_owned(),
+            ),
+        })
+    }
+
+    /// Processes that outlived their stop and still live.
+    fn survivor_findings(&self, rows: Result<Rows, RpcError>) -> Vec<Finding> {
+        let Ok(Rows::Tasks(rows)) = rows else { return Vec::new() };
+        let tasks = rows.into_iter().filter_map(|row| StoredTask::from_row(row).ok());
+        let here = tasks.filter(|stored| stored.doc.boot == self.ctx.boot);
+        here.filter_map(|stored| self.survivor_finding(&stored)).collect()
+    }
+
+    fn survivor_finding(&self, stored: &StoredTask) -> Option<Finding> {
+        let outcome = stored.doc.end.as_ref().map(outcome_from_record)?;
+        let lives = |one: &&SurvivorInfo| {
+            self.ctx.host.is_alive(ProcessId { pid: one.pid, start_ticks: one.start_ticks })
+        };
+        let alive: Vec<&SurvivorInfo> = outcome.survivors().iter().filter(lives).collect();
+        let numbers = alive.iter().map(|one| one.pid.to_string()).collect::<Vec<_>>().join(" ");
+        let one = alive.first()?;
+        Some(Finding {
+            verdict: Verdict::Problem,
+            topic: Topic::Survivors,
+            message: format!(
+                "{} of the processes of {} could not be stopped and live on, such as {} ({}, of user {})",
+                alive.len(),
+                stored.id,
+                one.pid,
+                one.command,
+                self.ctx.host.user_name(one.uid)
+            ),
+            hint: Some(format!("whoever may, as their owner or root, ends them with: kill -9 {numbers}")),
+        })
+    }
+
+    fn shim_findings(&self) -> Vec<Finding> {
+        let silent = self.shims.silent().map(|(task, pid)| Finding {
+            verdict: Verdict::Problem,
+            topic: Topic::Shims,
+            message: format!("the shim of task {task} does not answer (pid {pid})"),
+            hint: Some(
+                "is it stopped? kill -CONT it, or kill it: its tree is then found and ended".to_owned(),
+            ),
+        });
+        silent.collect()
+    }
+
+    pub(crate) fn daemon_stop(&mut self, caller: &Caller, params: &StopParams) -> Result<Answer, RpcError> {
+        check_clock("grace_ms", params.grace_ms)?;
+        self.only_a_person(caller, "end the daemon")?;
+        if !params.stop_tasks || self.tasks.is_empty() {
+            let left_running = self.tasks.len() as u64;
+            self.reply(caller, &StopDaemonResult { receipts: Vec::new(), left_running });
+            self.leave();
+            return Ok(Answer::Later);
+        }
+        let actor = self.actor(caller, Some("belay down"));
+        let order = StopOrder {
+            grace_ms: params.grace_ms,
+            ..StopOrder::new(Level::Terminate, actor, params.reason.as_deref())
+        };
+        let open: Vec<String> = self.tasks.ids().cloned().collect();
+        let within = open.iter().map(|id| self.stop_deadline_ms(id, &order)).max();
+        let stops = StopManyReply::new(&open, order.clone(), AfterStops::Leave);
+        self.defer_reply(caller.clone(), stops, within);
+        self.leave_after(&open);
+        let fence_for = Some(caller.clone());
+        self.do_in_slices(Work::Stop { tasks: open.into(), order, fence_for });
+        Ok(Answer::Later)
+    }
+
+    /// The tasks of a daemon that leaves have been stopped, but for so many.
+    pub(crate) fn finish_leaving(&mut self, caller: &Caller, receipts: Vec<StopResult>, left: usize) {
+        self.reply(caller, &StopDaemonResult { receipts, left_running: left as u64 });
+        // Calls that wait for tasks that could not be stopped in time.
+        self.refuse_pending_replies(&[]);
+    }
+
+    pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &GcParams) -> Result<Answer, RpcError> {
+        self.only_a_person(caller, "remove what others have left")?;
+        Ok(self.collect(caller, params.all, params.dry_run))
+    }
+}
+
+fn finding(verdict: Verdict, topic: Topic, message: &str) -> Finding {
+    Finding { verdict, topic, message: message.to_owned(), hint: None }
+}
+
+fn own_pid() -> i32 {
+    i32::try_from(std::process::id()).unwrap_or(0)
+}

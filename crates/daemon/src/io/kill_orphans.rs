@@ -1,0 +1,219 @@
+//! What a dead shim left behind: its end file, or else its process tree, which is found by every trace of it and among the orphans
+//! that were reparented to the daemon, and killed. Processes of other tasks and of the daemon itself are left alone. Each kill
+//! runs on a thread of its own, so that no search delays it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use belay_os::cgroup::Cgroup;
+use belay_os::process::{self, Identity, ProcessInfo};
+use belay_os::tree;
+use belay_protocol::life::SurvivorInfo;
+use belay_protocol::shim::ProcessId;
+use belay_protocol::vars;
+use belay_record::EndFile;
+use tokio::net::unix::pipe::Receiver;
+
+use super::event_loop::Hub;
+use super::workers::run_alone;
+use crate::effect::{LostTask, LostTree, Reaped, WithoutEndFile};
+use crate::input::Input;
+
+/// How long the kill of a lost tree may take before its survivors are named.
+const KILL_MS: u64 = 10_000;
+
+/// How long a shim that was killed may take to be dead once its connection is closed.
+const DYING: Duration = Duration::from_secs(10);
+
+/// How often, and after which pauses, a thread for a kill is asked for that cannot be had.
+const KILL_TRIES: usize = 60;
+const KILL_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often, and after which pauses, a process without a command line is examined again.
+const NAMELESS_LOOKS: usize = 20;
+const NAMELESS_PAUSE: Duration = Duration::from_micros(500);
+
+/// Finds out what became of a task whose shim is gone; if there is no end file and that is asked for, kills its tree.
+pub(crate) fn reap(hub: &Rc<Hub>, lost: LostTask) {
+    let hub = Rc::clone(hub);
+    tokio::task::spawn_local(async move {
+        let (dir, task) = (lost.dir.clone(), lost.task.clone());
+        let found = hub.read_file(move || EndFile::read(&dir)).await;
+        let error = match found {
+            Ok(Ok(Some(file))) if file.task == task => {
+                let result = Reaped::EndFile(Box::new(file));
+                return hub.dispatch(Input::LostReaped { lost: Box::new(lost), result });
+            }
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("it could not be read".to_owned()),
+        };
+        let result = match &lost.without_end_file {
+            WithoutEndFile::Report => Reaped::Nothing { error },
+            WithoutEndFile::Kill(tree) => {
+                let (found, survivors) = kill(&hub, &task, tree).await;
+                Reaped::Killed { found, survivors, error }
+            }
+        };
+        hub.dispatch(Input::LostReaped { lost: Box::new(lost), result });
+    });
+}
+
+async fn kill(hub: &Rc<Hub>, task: &str, tree: &LostTree) -> (u64, Vec<SurvivorInfo>) {
+    let _turn = hub.kills().acquire().await;
+    hub.killing.borrow_mut().push(tree.shim.pid);
+    let mut killed = None;
+    for _ in 0..KILL_TRIES {
+        let others = Others::new(hub, task, tree);
+        let (name, lost) = (task.to_owned(), tree.clone());
+        killed = run_alone("kill", move || find_and_kill(&name, &lost, &others)).await.ok();
+        if killed.is_some() {
+            break;
+        }
+        tokio::time::sleep(KILL_PAUSE).await;
+    }
+    hub.killing.borrow_mut().retain(|shim| *shim != tree.shim.pid);
+    killed.unwrap_or_default()
+}
+
+/// Removes what an idle shim would have removed at its exit, as soon as it is dead. A live one does so itself: it may hold the
+/// end of a task for the next daemon.
+pub(crate) fn clear(hub: &Rc<Hub>, name: &str, process: ProcessId, cgroup: Option<PathBuf>) {
+    let socket = hub.recipe.socket(name);
+    let cgroup = cgroup.or_else(|| hub.recipe.cgroup_base.as_ref().map(|base| base.join(name)));
+    tokio::task::spawn_local(async move {
+        if matches!(tokio::time::timeout(DYING, death_of(process)).await, Ok(Ok(()))) {
+            let _ = std::fs::remove_file(socket);
+            remove_empty(cgroup.as_deref());
+        }
+    });
+}
+
+/// Waits for the end of a process.
+async fn death_of(process: ProcessId) -> io::Result<()> {
+    let identity = Identity { pid: process.pid, start_ticks: process.start_ticks };
+    if let Some(pidfd) = process::open_pidfd(identity)? {
+        // Polled like the reading end of a pipe: it is readable when the process has ended.
+        Receiver::from_owned_fd_unchecked(pidfd)?.readable().await?;
+    }
+    Ok(())
+}
+
+/// The kernel refuses to remove one with a process in it.
+fn remove_empty(cgroup: Option<&Path>) {
+    let _ = cgroup.map(|path| Cgroup::open(path).and_then(Cgroup::remove));
+}
+
+fn find_and_kill(task: &str, lost: &LostTree, others: &Others) -> (u64, Vec<SurvivorInfo>) {
+    let identity = |process: ProcessId| Identity { pid: process.pid, start_ticks: process.start_ticks };
+    let marker = format!("{}={task}", vars::TASK);
+    let seen = RefCell::new(HashSet::new());
+    let find = || {
+        let leader = lost.leader.map(identity);
+        let mut found = process::find_lost(identity(lost.shim), leader, lost.cgroup.as_deref(), &marker);
+        // Most orphans of the daemon have left a trace, too: each counts once.
+        let known: HashSet<Identity> = found.iter().map(|process| process.identity).collect();
+        found.extend(others.orphans().into_iter().filter(|orphan| !known.contains(&orphan.identity)));
+        seen.borrow_mut().extend(found.iter().map(|process| process.identity));
+        found
+    };
+    let survivors = tree::kill_lost(find, KILL_MS);
+    remove_empty(lost.cgroup.as_deref());
+    let named = survivors.into_iter().map(|process| SurvivorInfo {
+        pid: process.identity.pid,
+        start_ticks: process.identity.start_ticks,
+        uid: process.uid,
+        command: process.command,
+    });
+    let shim = identity(lost.shim);
+    let found = seen.borrow().iter().filter(|seen| **seen != shim).count();
+    (found as u64, named.collect())
+}
+
+/// The command line of a process that shows none, a moment later: during an exec it has none.
+fn settled_command(child: &ProcessInfo) -> String {
+    let mut command = child.command.clone();
+    for _ in 0..NAMELESS_LOOKS {
+        if !command.starts_with('[') {
+            break;
+        }
+        std::thread::sleep(NAMELESS_PAUSE);
+        let now = process::info(child.identity.pid).filter(|now| now.identity == child.identity);
+        command = now.map_or_else(String::new, |now| now.command);
+    }
+    command
+}
+
+/// What the search for one task's orphans leaves alone.
+struct Others {
+    /// The task whose orphans are searched for, and the name of its cgroup.
+    task: String,
+    cgroup: Option<String>,
+    /// All other shims: live ones, those not yet known to be dead, and those whose trees are being killed at the same time.
+    shims: Vec<i32>,
+    /// How the command lines of the daemon's own children begin, also before they have executed their program.
+    own_words: Vec<String>,
+    /// What stands before the name of a task's cgroup.
+    base: Option<String>,
+}
+
+impl Others {
+    fn new(hub: &Hub, task: &str, lost: &LostTree) -> Self {
+        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let base = hub.recipe.cgroup_base.as_deref();
+        let own = process::info(hub.pid).map(|own| own.command);
+        let mut shims = hub.known_shims();
+        shims.extend(hub.killing.borrow().iter());
+        shims.retain(|shim| *shim != lost.shim.pid);
+        Self {
+            task: task.to_owned(),
+            cgroup: lost.cgroup.as_deref().and_then(name),
+            shims,
+            own_words: hub.recipe.own_words().chain(own).collect(),
+            base: base.and_then(name).map(|base| format!("/{base}/")),
+        }
+    }
+
+    /// The orphans of the daemon that may belong to the task, and everything below them.
+    fn orphans(&self) -> Vec<ProcessInfo> {
+        let own = process::own_identity().pid;
+        let children = process::descendants(own);
+        let strays: Vec<i32> = children
+            .iter()
+            .filter(|child| child.ppid == own && !self.is_ours(child) && !self.is_of_another(child))
+            // A dying process does not show whose it is: it would be counted by every search.
+            .filter(|child| !process::is_leaving(child.identity))
+            .map(|child| child.identity.pid)
+            .collect();
+        let mut found: Vec<ProcessInfo> = Vec::new();
+        for child in children {
+            let below = strays.contains(&child.identity.pid)
+                || found.iter().any(|parent| parent.identity.pid == child.ppid);
+            if below {
+                found.push(child);
+            }
+        }
+        found
+    }
+
+    /// A shim or a parser, or one that is being started.
+    fn is_ours(&self, child: &ProcessInfo) -> bool {
+        let is_own = |command: &str| self.own_words.iter().any(|words| command.starts_with(words.as_str()));
+        self.shims.contains(&child.identity.pid) || is_own(&child.command) || is_own(&settled_command(child))
+    }
+
+    /// Its cgroup counts most; else its session, or its environment.
+    fn is_of_another(&self, child: &ProcessInfo) -> bool {
+        let pid = child.identity.pid;
+        let place = self.base.as_ref().zip(process::cgroup_of(pid));
+        if let Some((_, below)) = place.as_ref().and_then(|(base, place)| place.split_once(base.as_str())) {
+            return below.split('/').next() != self.cgroup.as_deref();
+        }
+        let task = process::variable(pid, vars::TASK);
+        self.shims.contains(&child.sid) || task.is_some_and(|task| task != self.task.as_bytes())
+    }
+}

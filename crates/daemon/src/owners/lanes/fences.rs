@@ -1,0 +1,138 @@
+//! Fences: an owner whose task was stopped in a lane is kept out of it until it is released. And the errors for claims that are
+//! refused.
+
+use belay_model::lane::{Fence, Holding, Refusal};
+use belay_model::{Level, StopOrder};
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
+use belay_protocol::lane::FenceInfo;
+
+use super::owner_of;
+use super::stored::fence_info;
+use crate::host::Host;
+use crate::owners::STANDING;
+use crate::requests::{Caller, Scope};
+use crate::runtime::Core;
+use crate::tasks::{Task, TaskRef};
+
+impl<H: Host> Core<H> {
+    /// A task is stopped. If it holds a lane for another owner than the one that stops it, that owner is fenced until it is
+    /// released; its tasks that are queued for the lane are stopped, too.
+    pub(crate) fn fence_owner(&mut self, caller: &Caller, id: &str, order: &StopOrder) -> Option<FenceInfo> {
+        let stored = self.tasks.get(id)?.stored();
+        let seat = stored.doc.lane.clone()?;
+        if self.owner_names(caller).contains(&seat.owner) {
+            return None;
+        }
+        let (session, lineage) = (stored.session.clone(), stored.doc.lineage.clone());
+        let lane = self.lanes.all.get(&seat.name)?;
+        lane.holder.as_ref().filter(|holding| holding.claim.task == id)?;
+        let fence = Fence {
+            owner: seat.owner,
+            generation: seat.generation.unwrap_or(lane.generation),
+            task: id.to_owned(),
+            by: order.actor.clone(),
+            at_ms: self.ctx.now.wall_ms,
+            reason: order.reason.clone(),
+        };
+        let info = fence_info(&seat.name, &fence);
+        let in_vain = self.lanes.update(&seat.name, |lane| lane.fence(fence))?;
+        self.store_lane(&seat.name);
+        tracing::info!(lane = seat.name, owner = info.owner, task = id, by = info.by, "owner fenced");
+        let FenceInfo { lane, owner, generation, by, reason, .. } = info.clone();
+        let event = Event::LaneFenced { lane, task: id.to_owned(), session, owner, generation, by, reason };
+        self.ctx.record(event, &lineage);
+        for task in in_vain {
+            let reason = format!("{} may not have lane {} any more: {}", info.owner, info.lane, words(&info));
+            self.order_stop(&task, StopOrder::new(Level::Terminate, order.actor.clone(), Some(&reason)));
+        }
+        Some(info)
+    }
+
+    /// The names under which a caller may own a lane: the owner that it would start for, and everything above.
+    pub(super) fn owner_names(&self, caller: &Caller) -> Vec<String> {
+        let (session, mut names) = match self.scope(caller) {
+            Scope::Person => (STANDING.to_owned(), Vec::new()),
+            Scope::Session(id) => {
+                let above = self.sessions.get(&id).map(|session| session.lineage().to_vec());
+                (id, above.unwrap_or_default())
+            }
+            Scope::Task(id) => match self.tasks.get(&id) {
+                Some(task) => {
+                    let mut names = task.stored().doc.lineage.clone();
+                    names.push(id);
+                    (task.session().to_owned(), names)
+                }
+                None => (STANDING.to_owned(), Vec::new()),
+            },
+        };
+        let owner = owner_of(&session, &names);
+        names.push(owner);
+        // A connection that holds a session acts for it.
+        names.extend(self.sessions.held_by(caller.client).cloned());
+        names
+    }
+
+    /// Refuses to write to a task, or to signal it, in a lane that the caller is fenced from.
+    pub(crate) fn check_fence(&self, caller: &Caller, task: &TaskRef) -> Result<(), RpcError> {
+        let stored = match task {
+            TaskRef::Live(id) => self.tasks.get(id).map(Task::stored),
+            TaskRef::Ended(stored) => Some(&**stored),
+        };
+        let Some(seat) = stored.and_then(|stored| stored.doc.lane.as_ref()) else { return Ok(()) };
+        let Some(lane) = self.lanes.all.get(&seat.name) else { return Ok(()) };
+        let names = self.owner_names(caller);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        match lane.fence_before(&names) {
+            Some(fence) => Err(refused(&seat.name, Refusal::Fenced(fence.clone()), true)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Who fenced an owner, when and why.
+fn words(fence: &FenceInfo) -> String {
+    let why = fence.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{} stopped {} at {}{why}", fence.by, fence.task, fence.at)
+}
+
+/// The error for a claim that is refused. Of a task that the caller may not see it says only that there is one.
+pub(super) fn refused(lane: &str, refusal: Refusal, visible: bool) -> RpcError {
+    match refusal {
+        Refusal::Held(_) | Refusal::Awaited(_) if !visible => {
+            let message = format!("lane {lane} is held by somebody else");
+            RpcError::new(ErrorKind::LaneHeld, message).hint(format!("wait for your turn: {lane}:queue"))
+        }
+        Refusal::Held(Holding { claim, blocked: None }) => {
+            let message = format!("lane {lane} is held by task {} of {}", claim.task, claim.owner);
+            RpcError::new(ErrorKind::LaneHeld, message)
+                .hint(format!(
+                    "wait for it (belay wait {0}), ask for {lane}:queue, or for {lane}:replace",
+                    claim.task
+                ))
+                .ids(vec![claim.task])
+        }
+        Refusal::Held(Holding { claim, blocked: Some(why) }) => {
+            let message = format!("lane {lane} is blocked by what is left of task {}: {why}", claim.task);
+            RpcError::new(ErrorKind::LaneHeld, message)
+                .hint(format!("end what is left of it, then: belay lanes release {lane}"))
+                .ids(vec![claim.task])
+        }
+        Refusal::Awaited(claim) => {
+            let message = format!("task {} of {} is about to begin in lane {lane}", claim.task, claim.owner);
+            RpcError::new(ErrorKind::LaneHeld, message).ids(vec![claim.task])
+        }
+        Refusal::Fenced(fence) => {
+            let info = fence_info(lane, &fence);
+            let message = format!("{} may not have lane {lane} any more: {}", info.owner, words(&info));
+            RpcError::new(ErrorKind::Fenced, message)
+                .hint(format!("ask the person who did that; belay lanes release {lane} lets it in again"))
+                .fence(info)
+        }
+        Refusal::Stale { claimed } => {
+            let message = format!("somebody else has held lane {lane} since generation {claimed}");
+            RpcError::new(ErrorKind::Fenced, message).hint("look who has it: belay lanes")
+        }
+    }
+    .field("lane")
+}

@@ -1,0 +1,94 @@
+//! `lane/list release`: the lanes a caller may see, and releasing a fenced owner.
+
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
+use belay_protocol::lane::{LaneInfo, ListResult, ReleaseParams, ReleaseResult};
+
+use super::stored::{fence_info, lane_info};
+use crate::host::Host;
+use crate::owners::Session;
+use crate::requests::{Answer, Caller, Scope};
+use crate::runtime::Core;
+use crate::tasks::check_reason;
+
+impl<H: Host> Core<H> {
+    pub(crate) fn lane_list(&self, caller: &Caller) -> Answer {
+        let scope = self.scope(caller);
+        let all = self.lanes.all.iter();
+        let lanes = all.map(|(name, lane)| self.visible_lane(caller, &scope, lane_info(name, lane)));
+        let lanes = lanes.filter(|lane| !is_blank(lane)).collect();
+        caller.answer(&ListResult { lanes })
+    }
+
+    /// A lane as a caller may see it: an agent sees its own place in it, not the tasks of others.
+    fn visible_lane(&self, caller: &Caller, scope: &Scope, mut lane: LaneInfo) -> LaneInfo {
+        if *scope == Scope::Person {
+            return lane;
+        }
+        let names = self.owner_names(caller);
+        let covers = |task: &str| self.tasks.get(task).is_some_and(|task| scope.covers_task(task.stored()));
+        lane.holder = lane.holder.filter(|holder| covers(&holder.task));
+        lane.queue.retain(|waiting| covers(&waiting.task));
+        lane.fences.retain(|fence| names.contains(&fence.owner));
+        lane
+    }
+
+    pub(crate) fn lane_release(
+        &mut self,
+        caller: &Caller,
+        params: &ReleaseParams,
+    ) -> Result<Answer, RpcError> {
+        check_reason(params.reason.as_deref())?;
+        self.check_may_release(caller, params)?;
+        let name = &params.name;
+        if self.lanes.all.get(name).is_none_or(belay_model::Lane::is_idle) {
+            let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
+            let error =
+                RpcError::new(ErrorKind::NotFound, format!("nobody holds, awaits or misses lane {shown}"));
+            return Err(error.field("name").hint("belay lanes lists them"));
+        }
+        let released = self.lanes.update(name, |lane| lane.release(params.owner.as_deref()));
+        let (released, unblocked) = released.unwrap_or_default();
+        let released: Vec<_> = released.iter().map(|fence| fence_info(name, fence)).collect();
+        if !(released.is_empty() && unblocked.is_none()) {
+            let event = Event::LaneReleased {
+                lane: name.clone(),
+                owners: released.iter().map(|fence| fence.owner.clone()).collect(),
+                unblocked: unblocked.clone(),
+                by: self.actor(caller, None),
+                reason: params.reason.clone(),
+            };
+            tracing::info!(lane = name, "lane released");
+            self.ctx.record(event, &[]);
+        }
+        self.grant_lane(name);
+        let lane = self.lanes.all.get(name).cloned().unwrap_or_default();
+        let lane = self.visible_lane(caller, &self.scope(caller), lane_info(name, &lane));
+        Ok(caller.answer(&ReleaseResult { lane, released, unblocked }))
+    }
+
+    /// A person may; and a scope above the fenced owner, not the owner itself nor anything below it.
+    fn check_may_release(&self, caller: &Caller, params: &ReleaseParams) -> Result<(), RpcError> {
+        let scope = self.scope(caller);
+        if scope == Scope::Person {
+            return Ok(());
+        }
+        let owner = params.owner.as_deref().unwrap_or_default();
+        let lineage = match (self.sessions.get(owner).map(Session::lineage), self.tasks.get(owner)) {
+            (Some(lineage), _) => lineage,
+            (None, Some(task)) => task.stored().doc.lineage.as_slice(),
+            (None, None) => &[],
+        };
+        let fences = self.lanes.all.get(&params.name).map(|lane| lane.fences.as_slice()).unwrap_or_default();
+        let is_fenced = fences.iter().any(|fence| fence.owner == owner);
+        let is_above = is_fenced && lineage.iter().any(|above| Some(above.as_str()) == scope.id());
+        if is_above {
+            return Ok(());
+        }
+        self.only_a_person(caller, "release this lane").map_err(|error| error.field("name"))
+    }
+}
+
+const fn is_blank(lane: &LaneInfo) -> bool {
+    lane.holder.is_none() && lane.queue.is_empty() && lane.fences.is_empty()
+}

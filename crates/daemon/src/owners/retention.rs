@@ -1,0 +1,355 @@
+//! Retention: ended tasks, their output and old events are removed by rule; live tasks never are. The journal's workers find and
+//! delete; what is removed is decided and recorded here, a slice at a time.
+
+use std::collections::{HashSet, VecDeque};
+
+use belay_journal::{EventRule, ExpiredTask, Loaded, Query, Rows, TaskRule};
+use belay_protocol::daemon::GcResult;
+use belay_protocol::error::RpcError;
+use belay_protocol::event::{Event, EventKind};
+
+use crate::config::bounds;
+use crate::effect::Effect;
+use crate::host::{CrashPoint, Host};
+use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter};
+use crate::runtime::{Core, Phase, Stage};
+use crate::tasks::{StoredTask, TaskEnded, journal_error};
+
+/// How many ends there may be between two looks at the rules.
+const LOOK_EVERY: u32 = 100;
+
+/// How many events one look removes at most.
+const EXPIRE_EVENTS: usize = 10_000;
+
+/// What retention knows: how much is kept, what was removed last, and whether it is at work.
+#[derive(Debug, Default)]
+pub(crate) struct Retention {
+    ended: u64,
+    output_bytes: u64,
+    ended_since_look: u32,
+    /// A collection by rule is running.
+    collecting: bool,
+    /// Directories are being removed.
+    removing: usize,
+    /// Tasks that were removed last: a shim that still holds one of them may forget it.
+    removed: HashSet<String>,
+    removed_order: VecDeque<String>,
+    /// Directories that a daemon that died may have left of tasks it removed.
+    leftover_dirs: Vec<String>,
+}
+
+/// A task that can be removed.
+#[derive(Clone, Debug)]
+pub(crate) struct Removable {
+    id: String,
+    session: String,
+    lineage: Vec<String>,
+    kept_bytes: u64,
+}
+
+impl Removable {
+    pub(crate) fn of(stored: &StoredTask) -> Self {
+        Self {
+            id: stored.id.clone(),
+            session: stored.session.clone(),
+            lineage: stored.doc.lineage.clone(),
+            kept_bytes: stored.kept_bytes(),
+        }
+    }
+
+    fn of_expired(expired: ExpiredTask) -> Self {
+        let ExpiredTask { id, session, lineage, output_bytes, .. } = expired;
+        let lineage = lineage.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        Self { id, session, lineage, kept_bytes: output_bytes }
+    }
+}
+
+impl Retention {
+    pub(crate) fn load(&mut self, loaded: &Loaded) {
+        (self.ended, self.output_bytes) = (loaded.ended, loaded.output_bytes);
+        let removed = loaded.recent_events.iter().filter(|event| event.kind == EventKind::TaskRemoved.name());
+        for task in removed.filter_map(|event| event.task.clone()) {
+            self.leftover_dirs.push(task.clone());
+            self.remember_removed(task);
+        }
+    }
+
+    pub(crate) const fn ended_count(&self) -> u64 {
+        self.ended
+    }
+
+    pub(crate) const fn output_bytes(&self) -> u64 {
+        self.output_bytes
+    }
+
+    /// Whether this task was removed a short while ago.
+    pub(crate) fn is_removed(&self, id: &str) -> bool {
+        self.removed.contains(id)
+    }
+
+    pub(crate) const fn is_removing(&self) -> bool {
+        self.removing > 0
+    }
+
+    /// The rules are applied at the end of this step.
+    pub(crate) const fn look_soon(&mut self) {
+        self.ended_since_look = LOOK_EVERY;
+    }
+
+    pub(crate) const fn task_ended(&mut self, kept_bytes: u64) {
+        self.ended += 1;
+        self.output_bytes += kept_bytes;
+        self.ended_since_look += 1;
+    }
+
+    fn remember_removed(&mut self, id: String) {
+        if self.removed_order.len() == bounds::REMOVED_REMEMBERED
+            && let Some(oldest) = self.removed_order.pop_front()
+        {
+            self.removed.remove(&oldest);
+        }
+        self.removed.insert(id.clone());
+        self.removed_order.push_back(id);
+    }
+
+    fn forget_task(&mut self, task: &Removable) {
+        self.ended = self.ended.saturating_sub(1);
+        self.output_bytes = self.output_bytes.saturating_sub(task.kept_bytes);
+        self.remember_removed(task.id.clone());
+    }
+}
+
+/// `daemon/gc` while it runs.
+#[derive(Debug)]
+pub(crate) struct CollectReply {
+    done: GcResult,
+}
+
+impl Reply for CollectReply {
+    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.reply(&waiter.caller, &self.done);
+    }
+}
+
+/// A collection: for a call, or by itself.
+#[derive(Clone, Copy, Debug)]
+struct Collection {
+    reply: Option<ReplyId>,
+    all: bool,
+    /// How far it has come: when the last task of the last slice ended, and its number.
+    after: Option<(i64, u64)>,
+}
+
+impl<H: Host> Core<H> {
+    /// Applies the rules now and then: when serving begins, when the rules change, and after so many ends. An idle daemon does
+    /// not look.
+    pub(crate) fn collect_now_and_then(&mut self) {
+        let is_due = self.retention.ended_since_look >= LOOK_EVERY;
+        if !is_due || self.retention.collecting || self.ctx.phase != Phase::Serving {
+            return;
+        }
+        self.retention.ended_since_look = 0;
+        self.retention.collecting = true;
+        self.collect_tasks(Collection { reply: None, all: false, after: None });
+    }
+
+    /// Removes what removals of a daemon that died may have left: their records went, their directories did not.
+    pub(crate) fn remove_leftover_dirs(&mut self) {
+        let ids = std::mem::take(&mut self.retention.leftover_dirs);
+        let gone = ids.into_iter().filter(|id| !self.tasks.contains(id));
+        let dirs: Vec<_> = gone.map(|id| self.ctx.config.task_dir(&id)).collect();
+        if !dirs.is_empty() {
+            self.retention.removing += 1;
+            self.remove_dirs(Stage::Now, dirs, |core, _| core.retention.removing -= 1);
+        }
+    }
+
+    /// `daemon/gc`.
+    pub(crate) fn collect(&mut self, caller: &Caller, all: bool, dry_run: bool) -> Answer {
+        if dry_run {
+            self.report_collection(caller, all);
+        } else {
+            let reply = self.defer_reply(caller.clone(), CollectReply { done: GcResult::default() }, None);
+            self.collect_tasks(Collection { reply: Some(reply), all, after: None });
+        }
+        Answer::Later
+    }
+
+    /// What a collection would remove now.
+    fn report_collection(&mut self, caller: &Caller, all: bool) {
+        let query = Query::Expired(self.task_rule(all, None, usize::MAX));
+        self.await_worker(caller, |core, finish| {
+            core.read_journal(query, move |core, rows| {
+                let make = move |_: &mut Self, caller: &Caller| {
+                    let mut result = GcResult { dry_run: true, ..GcResult::default() };
+                    if let Rows::Expired(tasks) = rows? {
+                        for task in tasks {
+                            result.freed_bytes += task.output_bytes;
+                            result.removed.push(task.id);
+                        }
+                    }
+                    Ok(caller.answer(&result))
+                };
+                finish(core, Box::new(make));
+            });
+        });
+    }
+
+    /// The next slice of tasks that the rules no longer keep; when there are none, of events.
+    fn collect_tasks(&mut self, collection: Collection) {
+        let query = Query::Expired(self.task_rule(collection.all, collection.after, bounds::GC_ITEMS));
+        self.read_journal(query, move |core, rows| {
+            if core.is_abandoned(collection) {
+                return;
+            }
+            match rows {
+                Ok(Rows::Expired(tasks)) if tasks.is_empty() => core.collect_events(collection),
+                Ok(Rows::Expired(tasks)) => {
+                    let after = tasks.last().map(|task| (task.ended_ms, task.number));
+                    let collection = Collection { after, ..collection };
+                    let tasks: Vec<Removable> = tasks.into_iter().map(Removable::of_expired).collect();
+                    let ids: Vec<String> = tasks.iter().map(|task| task.id.clone()).collect();
+                    core.forget_tasks(tasks, move |core, freed| core.slice_collected(collection, ids, freed));
+                }
+                Ok(_) => core.end_collection(collection, Ok(())),
+                Err(error) => core.end_collection(collection, Err(error)),
+            }
+        });
+    }
+
+    fn slice_collected(
+        &mut self,
+        collection: Collection,
+        ids: Vec<String>,
+        freed: Result<u64, belay_journal::Error>,
+    ) {
+        match freed {
+            Ok(freed_bytes) => {
+                if let Some(reply) =
+                    collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id))
+                {
+                    reply.done.removed.extend(ids);
+                    reply.done.freed_bytes += freed_bytes;
+                }
+                if self.ctx.journal.is_batch_empty() {
+                    self.collect_tasks(collection);
+                } else {
+                    // There was no room to record it. There will be; then the rest follows.
+                    self.end_collection(collection, Ok(()));
+                }
+            }
+            Err(error) => self.end_collection(collection, Err(journal_error(&error))),
+        }
+    }
+
+    /// Only events in the database can be removed: those in the buffer go there first.
+    fn collect_events(&mut self, collection: Collection) {
+        self.flush_then(move |core| core.collect_flushed_events(collection));
+    }
+
+    fn collect_flushed_events(&mut self, collection: Collection) {
+        let rule = EventRule {
+            now_ms: self.ctx.now.wall_ms,
+            max_age_ms: Some(self.ctx.config.retention.age_ms),
+            max_count: Some(self.ctx.config.retention.events),
+            limit: EXPIRE_EVENTS,
+        };
+        self.expire_events(rule, move |core, expired| match expired {
+            Ok(expired) if expired.removed > 0 && !core.is_abandoned(collection) => {
+                if let Some(reply) =
+                    collection.reply.and_then(|id| core.requests.reply_mut::<CollectReply>(id))
+                {
+                    reply.done.events_expired += expired.removed;
+                }
+                core.collect_flushed_events(collection);
+            }
+            Ok(_) => core.end_collection(collection, Ok(())),
+            Err(error) => core.end_collection(collection, Err(error)),
+        });
+    }
+
+    /// The client that asked for it has gone, or the daemon leaves.
+    fn is_abandoned(&mut self, collection: Collection) -> bool {
+        match collection.reply {
+            Some(reply) => self.requests.reply::<CollectReply>(reply).is_none(),
+            None if self.ctx.phase == Phase::Serving => false,
+            None => {
+                self.retention.collecting = false;
+                true
+            }
+        }
+    }
+
+    fn end_collection(&mut self, collection: Collection, result: Result<(), RpcError>) {
+        let Some(reply) = collection.reply else {
+            self.retention.collecting = false;
+            if let Err(error) = result {
+                self.ctx.notice(format!("old tasks could not be removed: {error}"), "belay gc tries again");
+            }
+            return;
+        };
+        match (self.take_reply::<CollectReply>(reply), result) {
+            (Some((waiter, reply)), Ok(())) => {
+                tracing::info!(tasks = reply.done.removed.len(), bytes = reply.done.freed_bytes, "collected");
+                self.reply(&waiter.caller, &reply.done);
+            }
+            (Some((waiter, _)), Err(error)) => self.fail(&waiter.caller, error),
+            (None, _) => {}
+        }
+    }
+
+    /// Takes ended tasks out of the journal, and their directories off the disk once that is durable. Where the disk has no
+    /// room even for that, the output goes first and its record follows as soon as it can: else a full disk could never be
+    /// freed.
+    pub(crate) fn forget_tasks(
+        &mut self,
+        tasks: Vec<Removable>,
+        then: impl FnOnce(&mut Self, Result<u64, belay_journal::Error>) + 'static,
+    ) {
+        self.ctx.crash_point(CrashPoint::BeforeRemove);
+        let mut dirs = Vec::with_capacity(tasks.len());
+        for task in &tasks {
+            self.tasks.forget(&task.id);
+            self.retention.forget_task(task);
+            self.ctx.journal.remove_task(&task.id);
+            let removed = Event::TaskRemoved { task: task.id.clone(), session: task.session.clone() };
+            self.ctx.record(removed, &task.lineage);
+            dirs.push(self.ctx.config.task_dir(&task.id));
+        }
+        self.ctx.effects.push(Stage::AfterCommit, Effect::CrashPoint(CrashPoint::AfterRemove));
+        self.retention.removing += 1;
+        self.remove_dirs(Stage::AfterCommit, dirs, move |core, freed_bytes| {
+            core.retention.removing -= 1;
+            then(core, Ok(freed_bytes));
+        });
+        if let Err(belay_journal::Error::Full { .. }) = self.commit() {
+            self.ctx.effects.release_removals();
+            self.commit_or_retry();
+        }
+    }
+
+    fn task_rule(&self, all: bool, after: Option<(i64, u64)>, limit: usize) -> TaskRule {
+        let retention = &self.ctx.config.retention;
+        let rule = TaskRule {
+            now_ms: self.ctx.now.wall_ms,
+            max_age_ms: None,
+            max_count: Some(0),
+            max_output_bytes: None,
+            count: self.retention.ended,
+            bytes: self.retention.output_bytes,
+            after,
+            limit,
+        };
+        if all {
+            return rule;
+        }
+        TaskRule {
+            max_age_ms: Some(retention.age_ms),
+            max_count: Some(retention.tasks),
+            max_output_bytes: Some(retention.output_bytes),
+            ..rule
+        }
+    }
+}

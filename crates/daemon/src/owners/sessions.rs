@@ -1,0 +1,319 @@
+//! Sessions: who holds which, when their leases run out, what their end does to their tasks, and whether any work is left in
+//! them. How a lease moves from one state to the next is the model's matter.
+
+mod completions;
+mod handlers;
+mod leases;
+
+pub(crate) use completions::CompletionsReply;
+pub(crate) use handlers::DrainedReply;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use belay_protocol::session::{Hold, Leftover, OnEnd, SessionState};
+use serde::{Deserialize, Serialize};
+
+use crate::defaults::Defaults;
+use crate::input::ClientId;
+use crate::runtime::{Table, TimerKey};
+use completions::Acknowledged;
+
+/// The standing session of a person at the command line. It does not end.
+pub(crate) const STANDING: &str = "user";
+
+/// The kind of a session's document in the journal.
+const DOC_KIND: &str = "session";
+
+/// A session as it is stored in the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SessionDoc {
+    number: u64,
+    name: Option<String>,
+    parent: Option<String>,
+    /// Everything above it, from the outermost in.
+    lineage: Vec<String>,
+    hold: Hold,
+    on_end: OnEnd,
+    lease_ms: u64,
+    grace_ms: u64,
+    defaults: belay_protocol::session::Defaults,
+    max_tasks: Option<u64>,
+    /// A keyed hash of its token.
+    proof: String,
+    opened_ms: i64,
+    state: SessionState,
+    ended_ms: Option<i64>,
+    ended_by: Option<String>,
+    reason: Option<String>,
+    /// Tasks that did not end properly in it.
+    left: Vec<Leftover>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    doc: SessionDoc,
+    /// When its lease lapses, or its grace period is over.
+    due: Option<TimerKey>,
+    /// The connections that hold it.
+    holders: BTreeSet<ClientId>,
+    /// Completions that its client has not acknowledged, by the number of their event.
+    completions: BTreeMap<u64, String>,
+}
+
+impl Session {
+    const fn new(doc: SessionDoc) -> Self {
+        Self { doc, due: None, holders: BTreeSet::new(), completions: BTreeMap::new() }
+    }
+
+    fn standing() -> Self {
+        Self::new(SessionDoc {
+            number: 0,
+            name: None,
+            parent: None,
+            lineage: Vec::new(),
+            hold: Hold::Nothing,
+            on_end: OnEnd::Keep,
+            lease_ms: 0,
+            grace_ms: 0,
+            defaults: belay_protocol::session::Defaults::default(),
+            max_tasks: None,
+            proof: String::new(),
+            opened_ms: 0,
+            state: SessionState::Open,
+            ended_ms: None,
+            ended_by: None,
+            reason: None,
+            left: Vec::new(),
+        })
+    }
+
+    pub(crate) fn lineage(&self) -> &[String] {
+        &self.doc.lineage
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.doc.state.is_open()
+    }
+
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.doc.reason.as_deref()
+    }
+
+    pub(crate) const fn on_end(&self) -> OnEnd {
+        self.doc.on_end
+    }
+
+    pub(crate) const fn defaults(&self) -> &belay_protocol::session::Defaults {
+        &self.doc.defaults
+    }
+
+    pub(crate) const fn max_tasks(&self) -> Option<u64> {
+        self.doc.max_tasks
+    }
+
+    pub(crate) fn has_proof(&self, proof: &str) -> bool {
+        self.doc.proof == proof
+    }
+
+    fn is_ended(&self) -> bool {
+        self.doc.state == SessionState::Ended
+    }
+}
+
+/// The standing session, the open ones, and the last that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    all: Table<String, Session>,
+    by_number: Table<u64, String>,
+    by_name: HashMap<String, BTreeSet<String>>,
+    by_holder: HashMap<ClientId, BTreeSet<String>>,
+    /// The sessions below each session or task.
+    below: HashMap<String, BTreeSet<String>>,
+    open: BTreeSet<String>,
+    /// How many open sessions are below each session or task.
+    open_below: HashMap<String, usize>,
+    /// Sessions whose lease or grace period is running.
+    running: BTreeSet<String>,
+    /// Ended sessions, the one to be forgotten first at the front.
+    ended: BTreeSet<Worth>,
+    acknowledged: Acknowledged,
+}
+
+/// What an ended session is worth keeping for: outermost ones longest, then those with something to report, then the newest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Worth {
+    is_outermost: bool,
+    has_completions: bool,
+    number: u64,
+    id: String,
+}
+
+impl Worth {
+    fn of(id: &str, session: &Session) -> Self {
+        Self {
+            is_outermost: session.doc.lineage.is_empty(),
+            has_completions: !session.completions.is_empty(),
+            number: session.doc.number,
+            id: id.to_owned(),
+        }
+    }
+}
+
+impl Sessions {
+    pub(crate) fn get(&self, id: &str) -> Option<&Session> {
+        self.all.get(id)
+    }
+
+    /// Whether a lease or a grace period is running: the daemon does not exit for idleness then.
+    pub(crate) fn has_running_lease(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// The sessions that a text may mean: by id, by the beginning of an id, or by the name of an open one.
+    pub(crate) fn candidates(&self, text: &str) -> Vec<String> {
+        let mut found: BTreeSet<String> = BTreeSet::new();
+        if self.all.contains_key(text) {
+            found.insert(text.to_owned());
+        }
+        if text.len() > 3 {
+            let from = self.all.range(text.to_owned()..);
+            found.extend(from.map(|(id, _)| id).take_while(|id| id.starts_with(text)).cloned());
+        }
+        found.extend(self.by_name.get(text).into_iter().flatten().cloned());
+        found.into_iter().collect()
+    }
+
+    /// The defaults of a session and of those above it, innermost first.
+    pub(crate) fn defaults_of(&self, id: &str) -> Vec<Defaults> {
+        let own = self.all.get(id);
+        let above = own.into_iter().flat_map(|own| own.doc.lineage.iter().rev());
+        let above = above.filter_map(|id| self.all.get(id));
+        own.into_iter().chain(above).map(|session| Defaults::from(session.doc.defaults)).collect()
+    }
+
+    /// The sessions that this connection holds.
+    pub(crate) fn held_by(&self, client: ClientId) -> impl Iterator<Item = &String> {
+        self.by_holder.get(&client).into_iter().flatten()
+    }
+
+    fn is_held_by(&self, id: &str, client: ClientId) -> bool {
+        self.all.get(id).is_some_and(|session| session.holders.contains(&client))
+    }
+
+    /// The open sessions below this session or task.
+    fn open_below(&self, id: &str) -> Vec<String> {
+        let below = self.below.get(id).into_iter().flatten();
+        below.filter(|id| self.open.contains(*id)).cloned().collect()
+    }
+
+    // --- changing ---
+
+    fn insert(&mut self, id: String, session: Session) {
+        self.by_number.insert(session.doc.number, id.clone());
+        for above in &session.doc.lineage {
+            self.below.entry(above.clone()).or_default().insert(id.clone());
+        }
+        let holders: Vec<ClientId> = session.holders.iter().copied().collect();
+        self.all.insert(id.clone(), session);
+        for client in holders {
+            self.by_holder.entry(client).or_default().insert(id.clone());
+        }
+        self.index(&id);
+    }
+
+    fn remove(&mut self, id: &str) {
+        self.unindex(id);
+        let Some(session) = self.all.remove(id) else { return };
+        self.by_number.remove(&session.doc.number);
+        for above in &session.doc.lineage {
+            drop_from(&mut self.below, above, id);
+        }
+        for client in &session.holders {
+            drop_from(&mut self.by_holder, client, id);
+        }
+    }
+
+    /// Changes a session and brings the indexes up to date.
+    fn update<R>(&mut self, id: &str, change: impl FnOnce(&mut Session) -> R) -> Option<R> {
+        self.unindex(id);
+        let result = self.all.get_mut(id).map(change);
+        self.index(id);
+        result
+    }
+
+    fn add_holder(&mut self, id: &str, client: ClientId) {
+        if let Some(session) = self.all.get_mut(id) {
+            session.holders.insert(client);
+            self.by_holder.entry(client).or_default().insert(id.to_owned());
+        }
+    }
+
+    /// A connection has ended: the sessions that it was the last to hold.
+    fn drop_holder(&mut self, client: ClientId) -> Vec<String> {
+        let held = self.by_holder.remove(&client).unwrap_or_default();
+        let is_lost = |id: &String| {
+            self.all.get_mut(id).is_some_and(|session| {
+                session.holders.remove(&client)
+                    && session.holders.is_empty()
+                    && session.doc.hold == Hold::Connection
+            })
+        };
+        held.into_iter().filter(is_lost).collect()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.by_number.keys().next_back().map_or(1, |last| last + 1)
+    }
+
+    fn index(&mut self, id: &str) {
+        let Some(session) = self.all.get(id) else { return };
+        if session.is_open() {
+            if self.open.insert(id.to_owned()) {
+                for above in &session.doc.lineage {
+                    *self.open_below.entry(above.clone()).or_default() += 1;
+                }
+            }
+            if let Some(name) = &session.doc.name {
+                self.by_name.entry(name.clone()).or_default().insert(id.to_owned());
+            }
+        }
+        if session.due.is_some() {
+            self.running.insert(id.to_owned());
+        }
+        if session.is_ended() {
+            self.ended.insert(Worth::of(id, session));
+        }
+    }
+
+    fn unindex(&mut self, id: &str) {
+        let Some(session) = self.all.get(id) else { return };
+        if self.open.remove(id) {
+            for above in &session.doc.lineage {
+                if let Some(count) = self.open_below.get_mut(above) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.open_below.remove(above);
+                    }
+                }
+            }
+        }
+        if let Some(name) = &session.doc.name {
+            drop_from(&mut self.by_name, name, id);
+        }
+        self.running.remove(id);
+        self.ended.remove(&Worth::of(id, session));
+    }
+}
+
+fn drop_from<K, Q>(index: &mut HashMap<K, BTreeSet<String>>, key: &Q, id: &str)
+where
+    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
+    Q: std::hash::Hash + Eq + ?Sized,
+{
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}

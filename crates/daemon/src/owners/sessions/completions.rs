@@ -1,0 +1,254 @@
+//! Completions: ends of tasks that a session's client has not acknowledged yet, and tasks that did not end properly in it. Each
+//! completion is reported once, not to a client that waited for the task or stopped it, and again after a crash if it was not
+//! acknowledged.
+
+use belay_journal::{Loaded, Query, Rows};
+use belay_protocol::error::RpcError;
+use belay_protocol::session::{Leftover, LeftoverStatus, Notice, NoticesParams, NoticesResult, SessionState};
+use belay_protocol::task::Status;
+
+use super::STANDING;
+use super::handlers::gone;
+use crate::config::bounds;
+use crate::host::Host;
+use crate::input::ClientId;
+use crate::requests::check::at_most;
+use crate::requests::{Answer, Caller, Client, Reply, Scope, Waiter};
+use crate::runtime::{Core, Timer, TimerKey};
+use crate::tasks::{StoredTask, TaskEnded, ended_info};
+
+/// The kind of a completion's document in the journal.
+const DOC_KIND: &str = "notice";
+
+/// Completions that were just reported: they leave the journal a moment later, not before the reply has left.
+#[derive(Debug, Default)]
+pub(super) struct Acknowledged {
+    completions: Vec<Completion>,
+    timer: Option<TimerKey>,
+}
+
+#[derive(Debug)]
+struct Completion {
+    session: String,
+    event: u64,
+}
+
+/// `session/notices` that waits for a completion.
+#[derive(Debug)]
+pub(crate) struct CompletionsReply {
+    session: String,
+    max: usize,
+}
+
+impl Reply for CompletionsReply {
+    fn session(&self) -> Option<&str> {
+        Some(&self.session)
+    }
+
+    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.reply_completions(&waiter.caller, &self.session, self.max);
+    }
+}
+
+impl<H: Host> Core<H> {
+    pub(super) fn load_completions(&mut self, loaded: &mut Loaded) {
+        for (key, task) in loaded.docs.remove(DOC_KIND).unwrap_or_default() {
+            let Some((id, event)) = key.split_once('/') else { continue };
+            if let Ok(event) = event.parse() {
+                self.sessions.update(id, |session| session.completions.insert(event, task));
+            }
+        }
+    }
+
+    // --- at the end of a task ---
+
+    /// A task of these sessions has ended: if it did not end properly that is remembered, and its session's client is to be
+    /// told, unless it ended the task itself. In the same commit as the end.
+    pub(crate) fn record_completion(&mut self, ended: &TaskEnded) {
+        if let Some(left) = leftover(ended) {
+            let owners: Vec<String> = ended.stored().owners().map(str::to_owned).collect();
+            for id in owners.iter().filter(|id| *id != STANDING) {
+                let added = self.sessions.update(id, |session| {
+                    session.doc.left.push(left.clone());
+                    let surplus = session.doc.left.len().saturating_sub(bounds::LEFTOVERS);
+                    session.doc.left.drain(..surplus);
+                });
+                if added.is_some() {
+                    self.store_session(id);
+                }
+            }
+        }
+        let session = &ended.stored().session;
+        if session != STANDING && !is_known_to_session(ended) {
+            self.add_completion(session, ended.event(), ended.id());
+        }
+    }
+
+    fn add_completion(&mut self, id: &str, event: u64, task: &str) {
+        if self.sessions.get(id).is_none_or(|session| session.doc.state == SessionState::Ended) {
+            return;
+        }
+        let oldest = self.sessions.update(id, |session| {
+            session.completions.insert(event, task.to_owned());
+            let is_full = session.completions.len() > bounds::COMPLETIONS_PER_SESSION;
+            is_full.then(|| session.completions.pop_first()).flatten()
+        });
+        self.ctx.journal.put_doc(DOC_KIND, &doc_key(id, event), Some(task.to_owned()));
+        if let Some(Some((oldest, _))) = oldest {
+            self.ctx.journal.put_doc(DOC_KIND, &doc_key(id, oldest), None);
+        }
+    }
+
+    // --- acknowledging ---
+
+    /// Whether a reply to this client is a report to the session: the client acts in its name, or holds it.
+    pub(crate) fn acts_for_session(&self, client: ClientId, session: &str) -> bool {
+        let scope = self.requests.client(client).map(Client::scope);
+        self.sessions.is_held_by(session, client)
+            || matches!(scope, Some(Scope::Session(id)) if id == session)
+    }
+
+    /// The end of a task is reported by the reply to a wait: its completion is acknowledged by it. It stays in the journal
+    /// until the reply has left: a daemon that dies in between reports it again rather than never.
+    pub(crate) fn acknowledge_by_reply(&mut self, caller: &Caller, stored: &StoredTask) {
+        let session = &stored.session;
+        if session == STANDING || !self.acts_for_session(caller.client, session) {
+            return;
+        }
+        let found = self.sessions.get(session).and_then(|session| {
+            session.completions.iter().find(|(_, task)| **task == stored.id).map(|(event, _)| *event)
+        });
+        let Some(event) = found else { return };
+        self.sessions.update(session, |session| session.completions.remove(&event));
+        let acknowledged = &mut self.sessions.acknowledged;
+        acknowledged.completions.push(Completion { session: session.clone(), event });
+        if acknowledged.timer.is_none() {
+            acknowledged.timer = Some(self.ctx.schedule(bounds::FLUSH_MS, Timer::DropAcknowledged));
+        }
+    }
+
+    pub(crate) fn drop_acknowledged_completions(&mut self) {
+        self.sessions.acknowledged.timer = None;
+        for Completion { session, event } in std::mem::take(&mut self.sessions.acknowledged.completions) {
+            self.ctx.journal.put_doc(DOC_KIND, &doc_key(&session, event), None);
+        }
+    }
+
+    pub(super) fn forget_completions(&mut self, id: &str, is_known: impl Fn(u64) -> bool) {
+        let forgotten = self.sessions.update(id, |session| {
+            let known: Vec<u64> =
+                session.completions.keys().copied().filter(|event| is_known(*event)).collect();
+            for event in &known {
+                session.completions.remove(event);
+            }
+            known
+        });
+        for event in forgotten.unwrap_or_default() {
+            self.ctx.journal.put_doc(DOC_KIND, &doc_key(id, event), None);
+        }
+    }
+
+    // --- session/notices ---
+
+    pub(crate) fn session_notices(
+        &mut self,
+        caller: &Caller,
+        params: &NoticesParams,
+    ) -> Result<Answer, RpcError> {
+        let max = at_most("max", params.max, bounds::COMPLETIONS_AT_ONCE)?;
+        let id = self.find_own_session(caller, &params.id)?;
+        if let Some(ack) = params.ack {
+            self.forget_completions(&id, |event| event <= ack);
+        }
+        let within = params.wait_ms.min(bounds::EVENT_WAIT_MS);
+        self.defer_reply(caller.clone(), CompletionsReply { session: id.clone(), max }, Some(within));
+        self.serve_session_waiters(&id);
+        Ok(Answer::Later)
+    }
+
+    fn reply_completions(&mut self, caller: &Caller, id: &str, max: usize) {
+        let Some(session) = self.sessions.get(id) else { return self.fail(caller, gone(id)) };
+        let reported: Vec<(u64, String)> =
+            session.completions.iter().take(max).map(|(event, task)| (*event, task.clone())).collect();
+        let more = (session.completions.len() - reported.len()) as u64;
+        if reported.is_empty() {
+            return self.reply(caller, &NoticesResult { notices: Vec::new(), more });
+        }
+        let query = Query::Tasks(reported.iter().map(|(_, task)| task.clone()).collect());
+        self.await_worker(caller, |core, finish| {
+            core.read_journal(query, move |core, rows| {
+                let make = move |core: &mut Self, caller: &Caller| {
+                    let rows = match rows? {
+                        Rows::Tasks(rows) => rows,
+                        _ => Vec::new(),
+                    };
+                    let stored: Vec<StoredTask> = rows
+                        .into_iter()
+                        .chain(core.ctx.journal.unwritten_ends().cloned())
+                        .filter_map(|row| StoredTask::from_row(row).ok())
+                        .collect();
+                    // A task that was removed meanwhile has nothing to report.
+                    let known = |(seq, id): (u64, String)| {
+                        let task = stored.iter().rev().find(|stored| stored.id == id)?;
+                        Some(Notice { seq, task: ended_info(task) })
+                    };
+                    let notices = reported.into_iter().filter_map(known).collect();
+                    Ok(caller.answer(&NoticesResult { notices, more }))
+                };
+                finish(core, Box::new(make));
+            });
+        });
+    }
+
+    // --- waiters ---
+
+    /// A stalled task does not keep its sessions from being drained.
+    pub(crate) fn serve_sessions_of_stalled(&mut self, id: &str) {
+        let stalled = self.tasks.get(id).filter(|task| task.stored().doc.stalled.is_some());
+        if let Some(stored) = stalled.map(|task| task.stored().clone()) {
+            self.serve_sessions_of(&stored);
+        }
+    }
+
+    /// A task has ended or stalled: calls that wait for one of its sessions may be answered.
+    pub(crate) fn serve_sessions_of(&mut self, stored: &StoredTask) {
+        for id in stored.owners() {
+            self.end_session_if_drained(id);
+            self.serve_session_waiters(id);
+        }
+    }
+}
+
+/// Whether the client of the task's session has ended the task itself, or the task is the run of a hook, which reports
+/// something itself. (A client that waits for the task is told by its reply.)
+fn is_known_to_session(ended: &TaskEnded) -> bool {
+    let own = format!("session:{}", ended.stored().session);
+    let actor = ended.info().outcome.as_ref().and_then(|outcome| outcome.actor());
+    let is_own =
+        |actor: &str| actor.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    ended.stored().doc.hook.is_some() || actor.is_some_and(is_own)
+}
+
+/// What is left of a task that did not end properly.
+fn leftover(ended: &TaskEnded) -> Option<Leftover> {
+    let info = ended.info();
+    let outcome = info.outcome.as_ref();
+    let (status, why) = match info.status {
+        Status::StopFailed => {
+            let survivors = outcome.map_or(0, |outcome| outcome.survivors().len());
+            (LeftoverStatus::StopFailed, format!("{survivors} of its processes are alive after SIGKILL"))
+        }
+        Status::Lost => {
+            let known = outcome.and_then(|outcome| outcome.reason()).map(str::to_owned);
+            (LeftoverStatus::Lost, known.unwrap_or_else(|| "how it ended is not known".to_owned()))
+        }
+        _ => return None,
+    };
+    Some(Leftover { id: info.id.clone(), status, why })
+}
+
+fn doc_key(session: &str, event: u64) -> String {
+    format!("{session}/{event}")
+}

@@ -1,0 +1,392 @@
+//! `session/open renew close get list wait`: what clients ask about sessions. Completions are in `completions`.
+
+use belay_model::{LeaseEvent, Level, SessionId, StopOrder};
+use belay_protocol::Timestamp;
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::event::Event;
+use belay_protocol::session::{
+    CloseParams, CloseResult, Defaults, GetParams, Hold, Leftover, LeftoverStatus, ListParams, ListResult,
+    OpenParams, OpenResult, RenewParams, SessionCounts, SessionInfo, SessionState, WaitParams, WaitResult,
+};
+use belay_protocol::task::StopResult;
+use belay_record::writer::SMALLEST_LIMIT_BYTES;
+
+use super::leases::Ending;
+use super::{CompletionsReply, STANDING, Session, SessionDoc};
+use crate::config::bounds;
+use crate::host::Host;
+use crate::keyed_hash;
+use crate::requests::check::{at_most, check_clock, check_text};
+use crate::requests::{Answer, Caller, Reply, Scope, Waiter, make_token};
+use crate::runtime::Core;
+use crate::tasks::{AfterStops, StopManyReply, TaskEnded, check_reason, journal_error};
+
+/// `session/wait`: a wait until no work is left in a session.
+#[derive(Debug)]
+pub(crate) struct DrainedReply {
+    session: String,
+}
+
+impl Reply for DrainedReply {
+    fn session(&self) -> Option<&str> {
+        Some(&self.session)
+    }
+
+    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        match core.drained(&self.session) {
+            Some(result) => core.reply(&waiter.caller, &result),
+            None => core.fail(&waiter.caller, gone(&self.session)),
+        }
+    }
+}
+
+/// What something that is made in a scope's name belongs to.
+pub(crate) struct Above {
+    pub(crate) parent: Option<String>,
+    /// Everything above it, from the outermost in.
+    pub(crate) lineage: Vec<String>,
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn session_open(&mut self, caller: &Caller, params: OpenParams) -> Result<Answer, RpcError> {
+        self.refuse_when_leaving()?;
+        check_open(&params)?;
+        let scope = self.scope(caller);
+        self.check_session_limits(&scope, &params)?;
+        let above = self.above(&scope)?;
+        let id = SessionId::from_random(self.ctx.random()?).to_string();
+        let token = make_token(&id, &self.ctx.random::<16>()?);
+        self.refresh_settings();
+        let proof = keyed_hash::keyed(&self.ctx.key, token.as_bytes());
+        let doc = self.new_session(params, above, proof);
+        let opened = Event::SessionOpened {
+            session: id.clone(),
+            name: doc.name.clone(),
+            parent: doc.parent.clone(),
+            by: self.actor(caller, None),
+        };
+        let lineage = doc.lineage.clone();
+        let mut session = Session::new(doc);
+        session.holders.insert(caller.client);
+        self.sessions.insert(id.clone(), session);
+        let mark = self.ctx.journal.mark();
+        self.store_session(&id);
+        self.ctx.record(opened, &lineage);
+        // The token is given out only when the session is durable.
+        if let Err(error) = self.commit() {
+            self.sessions.remove(&id);
+            self.ctx.journal.take_back(mark);
+            return Err(journal_error(&error));
+        }
+        self.lease_event(&id, LeaseEvent::Renewed, None);
+        let session =
+            self.session_info(&id).ok_or_else(|| RpcError::new(ErrorKind::Internal, "it is gone"))?;
+        Ok(caller.answer(&OpenResult { token, session }))
+    }
+
+    fn check_session_limits(&self, scope: &Scope, params: &OpenParams) -> Result<(), RpcError> {
+        let open = self.sessions.open.len();
+        if open >= bounds::SESSIONS_OPEN {
+            let message = format!("{open} sessions are open, which is the most there can be");
+            return Err(RpcError::new(ErrorKind::Busy, message).hint("close some: belay sessions close ID"));
+        }
+        for session in self.sessions_around(scope) {
+            check_defaults_within(params, session.defaults())?;
+        }
+        let below = scope.id().map_or(0, |id| {
+            let own = usize::from(self.sessions.open.contains(id));
+            own + self.sessions.open_below.get(id).copied().unwrap_or(0)
+        });
+        if below > bounds::SESSIONS_BELOW {
+            let message =
+                format!("{} sessions are open below you, which is the most", bounds::SESSIONS_BELOW);
+            return Err(RpcError::new(ErrorKind::Limit, message).hint("close some: belay sessions close ID"));
+        }
+        Ok(())
+    }
+
+    fn new_session(&self, params: OpenParams, above: Above, proof: String) -> SessionDoc {
+        let usual = self.ctx.config.session;
+        let OpenParams { name, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } = params;
+        SessionDoc {
+            number: self.sessions.next_number(),
+            name,
+            parent: above.parent,
+            lineage: above.lineage,
+            hold,
+            on_end,
+            lease_ms: lease_ms.or(usual.lease_ms).unwrap_or(bounds::LEASE_MS),
+            grace_ms: grace_ms.or(usual.grace_ms).unwrap_or(bounds::LEASE_GRACE_MS),
+            defaults,
+            max_tasks: max_tasks.or(usual.max_tasks),
+            proof,
+            opened_ms: self.ctx.now.wall_ms,
+            state: SessionState::Open,
+            ended_ms: None,
+            ended_by: None,
+            reason: None,
+            left: Vec::new(),
+        }
+    }
+
+    /// What is above something that is made in this scope's name.
+    pub(crate) fn above(&self, scope: &Scope) -> Result<Above, RpcError> {
+        let gone = || {
+            RpcError::new(ErrorKind::WrongState, "the task or session in whose name this is asked is gone")
+        };
+        let (mut lineage, id) = match scope {
+            Scope::Person => return Ok(Above { parent: None, lineage: Vec::new() }),
+            Scope::Session(id) => (self.sessions.get(id).ok_or_else(gone)?.doc.lineage.clone(), id),
+            Scope::Task(id) => (self.tasks.get(id).ok_or_else(gone)?.stored().doc.lineage.clone(), id),
+        };
+        lineage.push(id.clone());
+        if lineage.len() > bounds::DEPTH {
+            let message = format!("{} tasks and sessions are nested in each other already", bounds::DEPTH);
+            return Err(RpcError::new(ErrorKind::Limit, message).hint("start it from further out"));
+        }
+        Ok(Above { parent: Some(id.clone()), lineage })
+    }
+
+    pub(crate) fn session_renew(
+        &mut self,
+        caller: &Caller,
+        params: &RenewParams,
+    ) -> Result<Answer, RpcError> {
+        let id = self.find_own_session(caller, &params.id)?;
+        let session = self.sessions.get(&id).ok_or_else(|| over(&id, None))?;
+        if !session.is_open() {
+            return Err(over(&id, session.reason()));
+        }
+        self.sessions.add_holder(&id, caller.client);
+        self.lease_event(&id, LeaseEvent::Renewed, None);
+        self.answer_session(caller, &id)
+    }
+
+    /// The session that a caller means, if it may act on it: a person, its own client, or one from above.
+    pub(super) fn find_own_session(&self, caller: &Caller, text: &str) -> Result<String, RpcError> {
+        let scope = self.scope(caller);
+        let id = self.find_session(&scope, text)?;
+        let Some(session) = self.sessions.get(&id) else { return Ok(id) };
+        if !scope.covers(&id, session.lineage()) {
+            let message = format!("session {id} binds you: only its own client, or a person, can do this");
+            return Err(RpcError::new(ErrorKind::NotPermitted, message).field("id"));
+        }
+        if id == STANDING {
+            let message = "the standing session needs no lease and does not end";
+            return Err(RpcError::new(ErrorKind::WrongState, message).field("id"));
+        }
+        Ok(id)
+    }
+
+    fn answer_session(&self, caller: &Caller, id: &str) -> Result<Answer, RpcError> {
+        let info = self.session_info(id).ok_or_else(|| gone(id))?;
+        Ok(caller.answer(&info))
+    }
+
+    pub(crate) fn session_close(
+        &mut self,
+        caller: &Caller,
+        params: &CloseParams,
+    ) -> Result<Answer, RpcError> {
+        check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)?;
+        check_reason(params.reason.as_deref())?;
+        let id = self.find_own_session(caller, &params.id)?;
+        let by = self.actor(caller, params.actor.as_deref());
+        let order = StopOrder::new(Level::Terminate, by.clone(), params.reason.as_deref());
+        if self.sessions.get(&id).is_some_and(Session::is_open)
+            && let Some(on_end) = params.on_end
+        {
+            self.sessions.update(&id, |session| session.doc.on_end = on_end);
+        }
+        let open = self.tasks_ending_with(&id);
+        let within = open.iter().map(|task| self.stop_deadline_ms(task, &order)).max();
+        let then = AfterStops::CloseSession { session: id.clone() };
+        let ending = Ending { by, reason: order.reason.clone() };
+        let stops = StopManyReply::new(&open, order, then);
+        let reply = self.defer_reply(caller.clone(), stops, Some(within.unwrap_or(0)));
+        self.lease_event(&id, LeaseEvent::Closed, Some(&ending));
+        if open.is_empty() {
+            self.reply_due(reply);
+        }
+        Ok(Answer::Later)
+    }
+
+    /// The tasks of a closed session have been stopped, or the time is over.
+    pub(crate) fn answer_close(&mut self, caller: &Caller, id: &str, receipts: Vec<StopResult>) {
+        match self.session_info(id) {
+            Some(session) => self.reply(caller, &CloseResult { session, receipts }),
+            None => self.fail(caller, gone(id)),
+        }
+    }
+
+    pub(crate) fn session_get(&mut self, caller: &Caller, params: &GetParams) -> Result<Answer, RpcError> {
+        let id = self.find_session(&self.scope(caller), &params.id)?;
+        self.answer_session(caller, &id)
+    }
+
+    pub(crate) fn session_list(&mut self, caller: &Caller, params: &ListParams) -> Result<Answer, RpcError> {
+        let scope = self.scope(caller);
+        let limit = at_most("limit", params.limit, bounds::LIST_ITEMS)?;
+        let before = params.cursor.as_ref().map(|cursor| cursor.parse::<u64>()).transpose();
+        let before =
+            before.map_err(|_| RpcError::invalid("cursor", "that is no cursor of an earlier list"))?;
+        let newest_first = self.sessions.by_number.range(..before.unwrap_or(u64::MAX)).rev();
+        let is_wanted = |id: &str| {
+            let is_kept = self.sessions.get(id).is_some_and(|session| params.all || !session.is_ended());
+            is_kept && self.sees_session(&scope, id)
+        };
+        let mut found: Vec<(u64, &String)> = newest_first
+            .filter(|(_, id)| is_wanted(id))
+            .map(|(number, id)| (*number, id))
+            .take(limit + 1)
+            .collect();
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next_cursor = found.last().filter(|_| more).map(|(number, _)| number.to_string());
+        let sessions: Vec<SessionInfo> =
+            found.into_iter().filter_map(|(_, id)| self.session_info(id)).collect();
+        Ok(caller.answer(&ListResult { sessions, next_cursor }))
+    }
+
+    pub(crate) fn session_wait(&mut self, caller: &Caller, params: &WaitParams) -> Result<Answer, RpcError> {
+        let id = self.find_session(&self.scope(caller), &params.id)?;
+        let within = params.timeout_ms.unwrap_or(bounds::WAIT_MS).min(bounds::WAIT_MS);
+        self.defer_reply(caller.clone(), DrainedReply { session: id.clone() }, Some(within));
+        self.serve_session_waiters(&id);
+        Ok(Answer::Later)
+    }
+
+    /// Answers the calls that wait for something about a session that is so now.
+    pub(super) fn serve_session_waiters(&mut self, id: &str) {
+        if !self.requests.has_session_waiters(id) {
+            return;
+        }
+        let Some(session) = self.sessions.get(id) else { return };
+        let has_completions = !session.completions.is_empty();
+        let is_drained = is_drained(self.tasks.tally(id).counts);
+        for reply in self.requests.of_session(id) {
+            let is_met = (is_drained && self.requests.reply::<DrainedReply>(reply).is_some())
+                || (has_completions && self.requests.reply::<CompletionsReply>(reply).is_some());
+            if is_met {
+                self.reply_due(reply);
+            }
+        }
+    }
+
+    fn drained(&self, id: &str) -> Option<WaitResult> {
+        let info = self.session_info(id)?;
+        let mut left = self.sessions.get(id)?.doc.left.clone();
+        if info.counts.stalled > 0 {
+            left.extend(self.tasks.of_session(id).filter_map(|task| {
+                let stalled = task.stored().doc.stalled.as_ref()?;
+                let why = format!("nothing has come of it since {}", stalled.since);
+                Some(Leftover { id: task.id().to_owned(), status: LeftoverStatus::Stalled, why })
+            }));
+        }
+        Some(WaitResult { drained: info.drained, session: info, left })
+    }
+
+    fn session_info(&self, id: &str) -> Option<SessionInfo> {
+        let session = self.sessions.get(id)?;
+        let doc = &session.doc;
+        let counts = self.tasks.tally(id).counts;
+        let opened_ms = if id == STANDING { self.ctx.started.wall_ms } else { doc.opened_ms };
+        Some(SessionInfo {
+            id: id.to_owned(),
+            name: doc.name.clone(),
+            state: doc.state,
+            parent: doc.parent.clone(),
+            hold: doc.hold,
+            on_end: doc.on_end,
+            lease_ms: doc.lease_ms,
+            grace_ms: doc.grace_ms,
+            due_in_ms: session.due.map(|due| due.at_ms().saturating_sub(self.ctx.now.mono_ms)),
+            defaults: doc.defaults,
+            max_tasks: doc.max_tasks,
+            opened_at: Timestamp(opened_ms),
+            ended_at: doc.ended_ms.map(Timestamp),
+            ended_by: doc.ended_by.clone(),
+            reason: doc.reason.clone(),
+            drained: is_drained(counts),
+            counts,
+            notices: session.completions.len() as u64,
+        })
+    }
+}
+
+/// A stalled task works no more than an ended one.
+const fn is_drained(counts: SessionCounts) -> bool {
+    counts.agents + counts.shells == counts.stalled
+}
+
+/// A session opened inside another one gives its tasks no more than that one does.
+fn check_defaults_within(params: &OpenParams, outer: &Defaults) -> Result<(), RpcError> {
+    let own = &params.defaults;
+    for (field, asked, most) in [
+        ("defaults.timeout_ms", own.timeout_ms, outer.timeout_ms),
+        ("defaults.ttl_ms", own.ttl_ms, outer.ttl_ms),
+        ("defaults.silence_ms", own.silence_ms, outer.silence_ms),
+        ("defaults.grace_ms", own.grace_ms, outer.grace_ms),
+        ("defaults.output_limit_bytes", own.output_limit_bytes, outer.output_limit_bytes),
+    ] {
+        if let (Some(asked), Some(most)) = (asked, most)
+            && asked > most
+        {
+            let message = format!("the session around it allows {most}, and {asked} was asked for");
+            return Err(RpcError::new(ErrorKind::NotPermitted, message)
+                .field(field)
+                .hint("ask for no more than that"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn gone(id: &str) -> RpcError {
+    RpcError::new(ErrorKind::NotFound, format!("session {id} has ended, and is no longer kept")).field("id")
+}
+
+fn over(id: &str, reason: Option<&str>) -> RpcError {
+    let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    RpcError::new(ErrorKind::WrongState, format!("session {id} has ended{why}"))
+        .field("id")
+        .hint("its tasks can still be listed, read and stopped; open a new session to start some")
+}
+
+fn check_open(params: &OpenParams) -> Result<(), RpcError> {
+    check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
+    if params.name.as_deref() == Some(STANDING) || params.name.as_deref().is_some_and(SessionId::is_prefix) {
+        return Err(
+            RpcError::invalid("name", "that name would be taken for an id").hint("choose another one")
+        );
+    }
+    if params.hold == Hold::Nothing {
+        let message = "only the standing session is held by nothing";
+        return Err(RpcError::invalid("hold", message).hint("lease, or connection"));
+    }
+    check_clock("lease_ms", params.lease_ms)?;
+    check_clock("grace_ms", params.grace_ms)?;
+    if params.lease_ms.is_some_and(|ms| ms < bounds::LEASE_LEAST_MS) {
+        let message = format!("a lease of less than {} ms cannot be renewed in time", bounds::LEASE_LEAST_MS);
+        return Err(RpcError::invalid("lease_ms", message));
+    }
+    let defaults = &params.defaults;
+    for (field, limit) in [
+        ("defaults.timeout_ms", defaults.timeout_ms),
+        ("defaults.ttl_ms", defaults.ttl_ms),
+        ("defaults.silence_ms", defaults.silence_ms),
+    ] {
+        check_clock(field, limit)?;
+    }
+    check_clock("grace_ms", defaults.grace_ms).map_err(|error| error.field("defaults.grace_ms"))?;
+    if defaults.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
+        let message =
+            format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
+        return Err(RpcError::invalid("defaults.output_limit_bytes", message));
+    }
+    if params.max_tasks == Some(0) {
+        return Err(RpcError::invalid("max_tasks", "nothing could ever be started in it"));
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Leases of sessions: they lapse, are regained and end; an end stops the tasks that end with the session.
+
+use belay_journal::Loaded;
+use belay_model::session::lease;
+use belay_model::{Lease, LeaseEffect, LeaseEvent, Level, StopOrder};
+use belay_protocol::event::Event;
+use belay_protocol::session::{Hold, OnEnd, SessionState};
+
+use super::{DOC_KIND, STANDING, Session, SessionDoc};
+use crate::config::bounds;
+use crate::host::Host;
+use crate::input::ClientId;
+use crate::runtime::{Core, Timer, Work};
+
+const fn lease_of(state: SessionState) -> Lease {
+    match state {
+        SessionState::Open => Lease::Held,
+        SessionState::Lapsed => Lease::Lapsed,
+        SessionState::Ending => Lease::Ending,
+        SessionState::Ended => Lease::Ended,
+    }
+}
+
+const fn state_of(lease: Lease) -> SessionState {
+    match lease {
+        Lease::Held => SessionState::Open,
+        Lease::Lapsed => SessionState::Lapsed,
+        Lease::Ending => SessionState::Ending,
+        Lease::Ended => SessionState::Ended,
+    }
+}
+
+/// Who ends a session, and why.
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    pub(super) by: String,
+    pub(super) reason: Option<String>,
+}
+
+impl<H: Host> Core<H> {
+    // --- the journal ---
+
+    pub(super) fn store_session(&mut self, id: &str) {
+        let doc = self.sessions.get(id).map(|session| &session.doc);
+        if let Some(body) = doc.and_then(|doc| serde_json::to_string(doc).ok()) {
+            self.ctx.journal.put_doc(DOC_KIND, id, Some(body));
+        }
+    }
+
+    /// Reads the sessions of an earlier daemon. Their holders may come back within the grace period; an end that was under way
+    /// is carried out once the tasks are adopted.
+    pub(crate) fn load_sessions(&mut self, loaded: &mut Loaded) {
+        self.sessions.insert(STANDING.to_owned(), Session::standing());
+        for (id, body) in loaded.docs.remove(DOC_KIND).unwrap_or_default() {
+            match serde_json::from_str::<SessionDoc>(&body) {
+                Ok(doc) => self.sessions.insert(id, Session::new(doc)),
+                Err(error) => self.ctx.notice(
+                    format!("the record of session {id} cannot be read: {error}"),
+                    "it is left as it is",
+                ),
+            }
+        }
+        self.load_completions(loaded);
+    }
+
+    /// The tasks of the earlier daemon are adopted: leases go on, and ends that were under way are carried out.
+    pub(crate) fn resume_sessions(&mut self) {
+        let ids: Vec<String> = self.sessions.all.keys().cloned().collect();
+        for id in ids {
+            match self.sessions.get(&id).map(|session| (session.doc.state, session.doc.hold)) {
+                // No client could renew it while there was no daemon: the whole lease counts from now.
+                Some((SessionState::Open, Hold::Lease)) => self.arm_lease(&id, LeaseEffect::ArmLease),
+                Some((SessionState::Open, Hold::Connection)) => self.lease_event(&id, LeaseEvent::Lost, None),
+                Some((SessionState::Lapsed, _)) => self.arm_lease(&id, LeaseEffect::ArmGrace),
+                Some((SessionState::Ending, _)) => {
+                    self.stop_tasks_of_session(&id);
+                    self.end_session_if_drained(&id);
+                }
+                Some((SessionState::Open, Hold::Nothing) | (SessionState::Ended, _)) | None => {}
+            }
+        }
+    }
+
+    // --- leases ---
+
+    fn arm_lease(&mut self, id: &str, effect: LeaseEffect) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let SessionDoc { hold, lease_ms, grace_ms, .. } = session.doc;
+        let held = hold == Hold::Connection && !session.holders.is_empty();
+        let old = session.due;
+        self.ctx.cancel(old);
+        let in_ms = match effect {
+            LeaseEffect::ArmLease if held => None,
+            LeaseEffect::ArmLease => Some(lease_ms),
+            LeaseEffect::ArmGrace => Some(grace_ms),
+            LeaseEffect::ApplyPolicy | LeaseEffect::Finish => None,
+        };
+        let due = in_ms.map(|ms| self.ctx.schedule(ms, Timer::Lease(id.to_owned())));
+        self.sessions.update(id, |session| session.due = due);
+    }
+
+    /// The lease or the grace period of a session is over.
+    pub(crate) fn lease_due(&mut self, id: &str) {
+        let state = self.sessions.update(id, |session| {
+            session.due = None;
+            session.doc.state
+        });
+        let event = match state {
+            Some(SessionState::Open) => LeaseEvent::Lost,
+            Some(_) => LeaseEvent::GraceOver,
+            None => return,
+        };
+        let ending = Ending { by: "lease".to_owned(), reason: Some("its lease was not renewed".to_owned()) };
+        self.lease_event(id, event, Some(&ending));
+    }
+
+    /// Something happens to a session's lease: the change is recorded and carried out.
+    pub(super) fn lease_event(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) {
+        match self.step_lease(id, event, ending) {
+            Some(effect @ (LeaseEffect::ArmLease | LeaseEffect::ArmGrace)) => self.arm_lease(id, effect),
+            Some(LeaseEffect::ApplyPolicy) => {
+                self.arm_lease(id, LeaseEffect::ApplyPolicy);
+                self.end_session_tree(id);
+            }
+            Some(LeaseEffect::Finish) => {
+                self.serve_session_waiters(id);
+                self.forget_old_sessions();
+            }
+            None => {}
+        }
+    }
+
+    /// Applies an event to a lease and records the change; what follows from it is returned.
+    fn step_lease(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) -> Option<LeaseEffect> {
+        let now_ms = self.ctx.now.wall_ms;
+        self.sessions.get(id).filter(|session| session.doc.hold != Hold::Nothing)?;
+        let (before, after, effect) = self.sessions.update(id, |session| {
+            let before = session.doc.state;
+            let (next, effect) = lease(lease_of(before), event);
+            session.doc.state = state_of(next);
+            if let (Lease::Ending, Some(ending)) = (next, ending.filter(|_| before.is_open())) {
+                session.doc.ended_by = Some(ending.by.clone());
+                session.doc.reason.clone_from(&ending.reason);
+                session.doc.ended_ms = Some(now_ms);
+            }
+            (before, session.doc.state, effect)
+        })?;
+        if before != after {
+            self.record_lease_change(id);
+        }
+        effect
+    }
+
+    fn record_lease_change(&mut self, id: &str) {
+        let Some(Session { doc, .. }) = self.sessions.get(id) else { return };
+        let (session, by, reason) = (id.to_owned(), doc.ended_by.clone(), doc.reason.clone());
+        let event = match doc.state {
+            SessionState::Open => Event::SessionRegained { session },
+            SessionState::Lapsed => Event::SessionLapsed { session, grace_ms: doc.grace_ms },
+            SessionState::Ending => Event::SessionEnding { session, by, reason, on_end: doc.on_end },
+            SessionState::Ended => Event::SessionEnded { session, by, reason },
+        };
+        tracing::info!(session = id, state = doc.state.name(), by = ?doc.ended_by, reason = ?doc.reason, "session");
+        let lineage = doc.lineage.clone();
+        self.store_session(id);
+        self.ctx.record(event, &lineage);
+    }
+
+    // --- the end of a session ---
+
+    /// A session has ended, and with it every session below it.
+    fn end_session_tree(&mut self, id: &str) {
+        let ending =
+            Ending { by: format!("session:{id}"), reason: Some("the session above it ended".to_owned()) };
+        let below = self.sessions.open_below(id);
+        for inner in &below {
+            self.step_lease(inner, LeaseEvent::Closed, Some(&ending));
+            self.arm_lease(inner, LeaseEffect::ApplyPolicy);
+            self.stop_tasks_of_session(inner);
+        }
+        self.stop_tasks_of_session(id);
+        self.end_session_if_drained(id);
+        for inner in below {
+            self.end_session_if_drained(&inner);
+        }
+    }
+
+    /// Stops the tasks that end with a session. Ordered again after a crash, and carried out once.
+    fn stop_tasks_of_session(&mut self, id: &str) {
+        let tasks = self.tasks_ending_with(id);
+        let Some(session) = self.sessions.get(id).filter(|_| !tasks.is_empty()) else { return };
+        let why = session.doc.reason.clone().unwrap_or_else(|| "closed".to_owned());
+        let order = StopOrder::new(
+            Level::Terminate,
+            format!("session:{id}"),
+            Some(&format!("the session ended: {why}")),
+        );
+        self.do_in_slices(Work::Stop { tasks: tasks.into(), order, fence_for: None });
+    }
+
+    /// The live tasks that end with a session.
+    pub(super) fn tasks_ending_with(&self, id: &str) -> Vec<String> {
+        if self.sessions.get(id).is_none_or(|session| session.doc.on_end != OnEnd::Stop) {
+            return Vec::new();
+        }
+        let ending = self.tasks.of_session(id).filter(|task| task.stored().ends_with_session());
+        ending.map(|task| task.id().to_owned()).collect()
+    }
+
+    /// A session that is ending has ended once no task is left that ends with it.
+    pub(super) fn end_session_if_drained(&mut self, id: &str) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let is_drained = session.doc.on_end != OnEnd::Stop || self.tasks.tally(id).bound == 0;
+        if session.doc.state == SessionState::Ending && is_drained {
+            self.lease_event(id, LeaseEvent::Emptied, None);
+        }
+    }
+
+    /// A connection has ended: sessions that it alone held lapse.
+    pub(crate) fn session_holder_gone(&mut self, client: ClientId) {
+        for id in self.sessions.drop_holder(client) {
+            self.lease_event(&id, LeaseEvent::Lost, None);
+        }
+    }
+
+    /// Ended sessions are kept while there is room; never is one forgotten that a call waits for.
+    fn forget_old_sessions(&mut self) {
+        if self.sessions.ended.len() <= bounds::SESSIONS_ENDED {
+            return;
+        }
+        let free = self.sessions.ended.iter().find(|worth| !self.requests.has_session_waiters(&worth.id));
+        if let Some(id) = free.map(|worth| worth.id.clone()) {
+            self.forget_completions(&id, |_| true);
+            self.sessions.remove(&id);
+            self.ctx.journal.put_doc(DOC_KIND, &id, None);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Clients, their access rights, and the replies they are owed. What a call does is decided by the subsystem that owns the
+//! noun; `dispatch` is the table that finds it.
+
+pub(crate) mod access;
+pub(crate) mod check;
+mod client;
+mod dispatch;
+mod lookup;
+mod pending;
+mod settings;
+
+pub(crate) use access::{Origin, Scope, make_token};
+pub(crate) use client::{Answer, Caller, Client, line};
+pub(crate) use lookup::shown;
+pub(crate) use pending::{PendingReply, Progress, Reply, ReplyId, Waiter, shim_unanswered};
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::config::bounds;
+use crate::input::ClientId;
+use crate::runtime::{Table, TimerKey};
+
+/// Connections and the replies owed to them.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    clients: Table<ClientId, Client>,
+    /// Clients that send no more and stay until they have every reply.
+    half_closed: BTreeSet<ClientId>,
+    replies: Table<ReplyId, Pending>,
+    by_client: HashMap<ClientId, BTreeSet<ReplyId>>,
+    by_task: HashMap<String, BTreeSet<ReplyId>>,
+    by_session: HashMap<String, BTreeSet<ReplyId>>,
+    /// How many shell lines are being parsed.
+    parsing: usize,
+    /// How many calls of each client wait for a worker.
+    at_workers: HashMap<ClientId, usize>,
+}
+
+/// A reply that is owed and cannot be given yet.
+#[derive(Debug)]
+struct Pending {
+    caller: Caller,
+    reply: PendingReply,
+    deadline: Option<TimerKey>,
+}
+
+impl Requests {
+    pub(crate) fn client(&self, client: ClientId) -> Option<&Client> {
+        self.clients.get(&client)
+    }
+
+    pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
+        self.clients.get_mut(&client)
+    }
+
+    pub(crate) fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether no reply is owed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    pub(crate) fn reply_count(&self) -> usize {
+        self.replies.len()
+    }
+
+    pub(crate) fn half_closed(&mut self, client: ClientId) {
+        self.half_closed.insert(client);
+    }
+
+    pub(crate) fn of_task(&self, task: &str) -> Vec<ReplyId> {
+        self.by_task.get(task).into_iter().flatten().copied().collect()
+    }
+
+    pub(crate) fn of_session(&self, session: &str) -> Vec<ReplyId> {
+        self.by_session.get(session).into_iter().flatten().copied().collect()
+    }
+
+    pub(crate) fn has_session_waiters(&self, session: &str) -> bool {
+        self.by_session.contains_key(session)
+    }
+
+    fn of_client(&self, client: ClientId) -> Vec<ReplyId> {
+        self.by_client.get(&client).into_iter().flatten().copied().collect()
+    }
+
+    /// Whether so many calls of a client wait for workers that it is not read from.
+    pub(crate) fn is_saturated(&self, client: ClientId) -> bool {
+        self.at_workers.get(&client).is_some_and(|calls| *calls >= bounds::WORKER_CALLS_PER_CLIENT)
+    }
+
+    fn count_of_client(&self, client: ClientId) -> usize {
+        self.by_client.get(&client).map_or(0, BTreeSet::len)
+    }
+}

@@ -1,0 +1,219 @@
+//! Connections of clients: reading their lines, queueing what goes to them, and closing them. What they may do is in
+//! `access`.
+
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::methods::Call;
+use belay_protocol::read_json;
+use belay_protocol::rpc::{Answer as AnswerMessage, Notification, Request, RequestId, Version};
+use serde::Serialize;
+
+use super::{Origin, Scope};
+use crate::config::bounds;
+use crate::effect::Effect;
+use crate::host::Host;
+use crate::input::ClientId;
+use crate::runtime::{Core, Stage};
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(super) uid: u32,
+    /// Where the process that made the connection is.
+    pub(super) origin: Origin,
+    /// In whose name it acts, since its hello; before it, in nobody's.
+    pub(super) scope: Scope,
+    pub(super) said_hello: bool,
+    /// Bytes that were sent and have not left yet.
+    queued_bytes: usize,
+    /// Its subscriptions to output, by number.
+    follows: Vec<u64>,
+}
+
+impl Client {
+    pub(crate) const fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// Whether it has not read so much that nothing more is sent to it for now.
+    pub(crate) const fn is_congested(&self) -> bool {
+        self.queued_bytes >= bounds::CLIENT_QUEUE_BYTES
+    }
+
+    pub(crate) fn follows(&self) -> &[u64] {
+        &self.follows
+    }
+
+    pub(crate) fn add_follow(&mut self, follow: u64) {
+        self.follows.push(follow);
+    }
+
+    pub(crate) fn drop_follow(&mut self, follow: u64) {
+        self.follows.retain(|other| *other != follow);
+    }
+}
+
+/// Who gets a reply. A request without an id gets none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) client: ClientId,
+    pub(crate) request: Option<RequestId>,
+}
+
+/// What a handler returns: the reply, or that it comes later.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Now(Option<Vec<u8>>),
+    Later,
+}
+
+impl Caller {
+    /// The reply to this call, as a line; none if the call wants no reply.
+    pub(crate) fn reply_line<T: Serialize>(&self, result: &T) -> Option<Vec<u8>> {
+        let id = self.request.as_ref()?;
+        line(&AnswerMessage { jsonrpc: Version::V2, id: Some(id), result: Some(result), error: None }).ok()
+    }
+
+    pub(crate) fn answer<T: Serialize>(&self, result: &T) -> Answer {
+        Answer::Now(self.reply_line(result))
+    }
+}
+
+/// A message as it goes out.
+pub(crate) fn line<M: Serialize>(message: &M) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn client_connected(&mut self, client: ClientId, uid: u32, ancestors: &[i32], in_task: bool) {
+        let state = Client {
+            uid,
+            origin: self.origin(ancestors, in_task),
+            scope: Scope::Session(String::new()),
+            said_hello: false,
+            queued_bytes: 0,
+            follows: Vec::new(),
+        };
+        self.requests.clients.insert(client, state);
+    }
+
+    pub(crate) fn client_line(&mut self, client: ClientId, line: &[u8]) {
+        let request = match read_json::<Request<'_>>(line) {
+            Ok(request) => request,
+            Err(error) => {
+                let message = format!("not a JSON-RPC 2.0 request on one line: {error}");
+                let answer = AnswerMessage::<()> {
+                    jsonrpc: Version::V2,
+                    id: None,
+                    result: None,
+                    error: Some(&RpcError::new(ErrorKind::Malformed, message)),
+                };
+                return self.send(client, &answer);
+            }
+        };
+        let caller = Caller { client, request: request.id.clone() };
+        let done = Call::parse(&request.method, request.params).and_then(|call| self.call(&caller, call));
+        self.finish_call(&caller, done);
+    }
+
+    /// Sends what a handler returned.
+    pub(crate) fn finish_call(&mut self, caller: &Caller, done: Result<Answer, RpcError>) {
+        match done {
+            Ok(Answer::Now(Some(line))) => self.send_reply(caller.client, line),
+            Ok(Answer::Now(None) | Answer::Later) => {}
+            Err(error) => self.fail(caller, error),
+        }
+    }
+
+    /// So many bytes have left at once. True if the client follows something and there may be more for it.
+    pub fn bytes_left(&mut self, client: ClientId, bytes: usize) -> bool {
+        let Some(state) = self.requests.clients.get_mut(&client) else { return false };
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        !state.follows.is_empty() || self.events.is_behind(client, self.ctx.journal.last_event())
+    }
+
+    pub(crate) fn client_written(&mut self, client: ClientId, bytes: usize) {
+        let Some(state) = self.requests.clients.get_mut(&client) else { return };
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        if state.queued_bytes > bounds::CLIENT_QUEUE_BYTES / 2 {
+            return;
+        }
+        for follow in state.follows.clone() {
+            self.send_available(follow);
+        }
+        self.serve_event_follower(client);
+    }
+
+    /// A client that leaves takes nothing with it but its own waits: its tasks follow their policies.
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
+        let Some(state) = self.requests.clients.remove(&client) else { return };
+        self.requests.half_closed.remove(&client);
+        for follow in state.follows {
+            self.drop_follow(follow);
+        }
+        self.events.drop_client(client);
+        self.caller_gone(client);
+        self.session_holder_gone(client);
+        for reply in self.requests.of_client(client) {
+            if !self.requests.survives_client(reply) {
+                self.drop_reply(reply);
+            }
+        }
+    }
+
+    /// Closes clients that send no more and have every reply.
+    pub(crate) fn close_drained_clients(&mut self) {
+        if self.requests.half_closed.is_empty() {
+            return;
+        }
+        for client in std::mem::take(&mut self.requests.half_closed) {
+            let Some(state) = self.requests.clients.get(&client) else { continue };
+            let waits = self.requests.count_of_client(client) > 0
+                || state.follows.iter().any(|follow| self.tasks.follow_owes_reply(*follow));
+            if waits {
+                self.requests.half_closed.insert(client);
+            } else {
+                self.ctx.effects.push(Stage::Now, Effect::CloseClient { client });
+            }
+        }
+    }
+
+    // --- sending ---
+
+    fn send<M: Serialize>(&mut self, client: ClientId, message: &M) {
+        if let Ok(line) = line(message) {
+            self.send_reply(client, line);
+        }
+    }
+
+    pub(crate) fn send_reply(&mut self, client: ClientId, lines: Vec<u8>) {
+        self.send_lines(client, lines, true);
+    }
+
+    pub(crate) fn send_lines(&mut self, client: ClientId, lines: Vec<u8>, is_reply: bool) {
+        let Some(state) = self.requests.clients.get_mut(&client) else { return };
+        state.queued_bytes += lines.len();
+        self.ctx.effects.push(Stage::Now, Effect::Send { client, lines, is_reply });
+    }
+
+    pub(crate) fn reply<T: Serialize>(&mut self, caller: &Caller, result: &T) {
+        if let Some(line) = caller.reply_line(result) {
+            self.send_reply(caller.client, line);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, caller: &Caller, error: RpcError) {
+        tracing::debug!(client = caller.client.0, kind = ?error.data.kind, "refused: {}", error.message);
+        if let Some(id) = &caller.request {
+            let answer =
+                AnswerMessage::<()> { jsonrpc: Version::V2, id: Some(id), result: None, error: Some(&error) };
+            self.send(caller.client, &answer);
+        }
+    }
+
+    pub(crate) fn notify<P: Serialize>(&mut self, client: ClientId, method: &str, params: &P) {
+        if let Ok(line) = line(&Notification { jsonrpc: Version::V2, method, params }) {
+            self.send_lines(client, line, false);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `config/get set`: the settings in force, and changing the file that they come from. Parsing them is done in
+//! `crate::settings`.
+
+use belay_protocol::Bytes;
+use belay_protocol::config::{GetParams, GetResult, SetParams, SetResult};
+use belay_protocol::error::{ErrorKind, RpcError};
+
+use super::{Answer, Caller};
+use crate::host::Host;
+use crate::runtime::Core;
+use crate::settings::{BadSetting, Key};
+
+impl<H: Host> Core<H> {
+    /// Applies a settings file that was changed; an invalid one changes nothing and is reported.
+    pub(crate) fn refresh_settings(&mut self) {
+        let path = self.ctx.config.settings.path();
+        if self.ctx.config.settings.is_of(self.ctx.host.settings_stamp(path)) {
+            return;
+        }
+        let before = self.ctx.config.retention;
+        match self.ctx.host.settings_file(path) {
+            Ok(found) => self.ctx.config.take_over(&found),
+            Err(error) => {
+                let path = path.display();
+                return self.ctx.notice(format!("the settings in {path} cannot be read: {error}"), "");
+            }
+        }
+        tracing::info!("settings file read again");
+        if self.ctx.config.retention != before {
+            self.retention.look_soon();
+        }
+        if let Some(problem) = self.ctx.config.settings.problem().map(str::to_owned) {
+            self.ctx.notice(problem, "the settings from before count until the file is put right");
+        }
+    }
+
+    pub(super) fn config_get(&mut self, caller: &Caller, params: &GetParams) -> Result<Answer, RpcError> {
+        self.refresh_settings();
+        let settings = &self.ctx.config.settings;
+        let key = params.key.as_deref().map(known_key).transpose()?;
+        let keys = key.map_or_else(|| Key::ALL.to_vec(), |key| vec![key]);
+        let result = GetResult {
+            path: Bytes::from(settings.path().to_owned().into_os_string()),
+            items: keys.into_iter().map(|key| settings.item(key)).collect(),
+            problem: settings.problem().map(str::to_owned),
+        };
+        Ok(caller.answer(&result))
+    }
+
+    pub(super) fn config_set(&mut self, caller: &Caller, params: &SetParams) -> Result<Answer, RpcError> {
+        self.only_a_person(caller, "change a setting")?;
+        let key = known_key(&params.key)?;
+        let path = self.ctx.config.settings.path().to_owned();
+        let found = self.ctx.host.settings_file(&path).map_err(|error| cannot("read", &path, &error))?;
+        let edited = self.ctx.config.settings.edited(&found, key, &params.value);
+        let text = edited.map_err(|error| match error {
+            BadSetting::Wanted { message } => RpcError::invalid("value", message),
+            other => RpcError::new(ErrorKind::WrongState, other.to_string())
+                .hint("put the file right first; nothing was changed"),
+        })?;
+        if found.text.as_deref().unwrap_or_default() == text.as_bytes() {
+            return Ok(caller.answer(&self.setting_now(key)));
+        }
+        self.await_worker(caller, |core, finish| {
+            core.write_settings(path.clone(), text.into_bytes(), move |core, written| {
+                let make = move |core: &mut Self, caller: &Caller| {
+                    written.map_err(|error| cannot("written", &path, &error))?;
+                    Ok(caller.answer(&core.setting_now(key)))
+                };
+                finish(core, Box::new(make));
+            });
+        });
+        Ok(Answer::Later)
+    }
+
+    fn setting_now(&mut self, key: Key) -> SetResult {
+        self.refresh_settings();
+        let settings = &self.ctx.config.settings;
+        SetResult {
+            path: Bytes::from(settings.path().to_owned().into_os_string()),
+            item: settings.item(key),
+            counts: settings.counts(key),
+        }
+    }
+}
+
+fn known_key(name: &str) -> Result<Key, RpcError> {
+    Key::from_name(name).ok_or_else(|| {
+        let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
+        let names: Vec<&str> = Key::ALL.iter().map(|key| key.name()).collect();
+        RpcError::invalid("key", format!("there is no setting {shown:?}"))
+            .hint(format!("settings: {}", names.join(", ")))
+    })
+}
+
+fn cannot(what: &str, path: &std::path::Path, error: &std::io::Error) -> RpcError {
+    let kind = match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            ErrorKind::NotPermitted
+        }
+        _ => ErrorKind::Internal,
+    };
+    RpcError::new(kind, format!("{} cannot be {what}: {error}", path.display())).hint("nothing was changed")
+}

@@ -1,0 +1,136 @@
+//! Jobs that workers run beside the core, and what the core does with each result: one continuation per job. A job that
+//! belongs to a call also has a pending reply; this table knows nothing of callers.
+
+use std::collections::HashMap;
+
+use belay_journal::{Expired, Query, ReadTicket, Rows};
+use belay_protocol::RpcError;
+
+use crate::effect::{Effect, Sample, SampleItem};
+use crate::host::Host;
+use crate::input::JobId;
+use crate::runtime::{Core, Stage};
+use crate::tasks::journal_error;
+
+type Continuation<H, T> = Box<dyn FnOnce(&mut Core<H>, T)>;
+
+/// What to do with the result of a job, by what it is.
+enum Then<H: Host> {
+    Rows(ReadTicket, Continuation<H, Result<Rows, RpcError>>),
+    Sample(Continuation<H, Sample>),
+    Expired(Continuation<H, Result<Expired, RpcError>>),
+    Freed(Continuation<H, u64>),
+    Written(Continuation<H, std::io::Result<()>>),
+}
+
+pub(crate) struct Jobs<H: Host> {
+    running: HashMap<JobId, Then<H>>,
+}
+
+impl<H: Host> Default for Jobs<H> {
+    fn default() -> Self {
+        Self { running: HashMap::new() }
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// Asks the journal's reader, and continues with what it found, merged with what was appended meanwhile.
+    pub(crate) fn read_journal(
+        &mut self,
+        query: Query,
+        then: impl FnOnce(&mut Self, Result<Rows, RpcError>) + 'static,
+    ) {
+        let ticket = self.ctx.journal.begin_read();
+        let job = self.add_job(Then::Rows(ticket, Box::new(then)));
+        self.ctx.effects.push(Stage::Now, Effect::ReadJournal { job, query });
+    }
+
+    pub(crate) fn sample(&mut self, items: Vec<SampleItem>, then: impl FnOnce(&mut Self, Sample) + 'static) {
+        let job = self.add_job(Then::Sample(Box::new(then)));
+        self.ctx.effects.push(Stage::Now, Effect::Sample { job, items });
+    }
+
+    pub(crate) fn expire_events(
+        &mut self,
+        rule: belay_journal::EventRule,
+        then: impl FnOnce(&mut Self, Result<Expired, RpcError>) + 'static,
+    ) {
+        let job = self.add_job(Then::Expired(Box::new(then)));
+        self.ctx.effects.push(Stage::Now, Effect::ExpireEvents { job, rule });
+    }
+
+    /// Removes directories once what was recorded so far is durable.
+    pub(crate) fn remove_dirs(
+        &mut self,
+        stage: Stage,
+        dirs: Vec<std::path::PathBuf>,
+        then: impl FnOnce(&mut Self, u64) + 'static,
+    ) {
+        let job = self.add_job(Then::Freed(Box::new(then)));
+        self.ctx.effects.push(stage, Effect::RemoveDirs { job, dirs });
+    }
+
+    pub(crate) fn write_settings(
+        &mut self,
+        path: std::path::PathBuf,
+        text: Vec<u8>,
+        then: impl FnOnce(&mut Self, std::io::Result<()>) + 'static,
+    ) {
+        let job = self.add_job(Then::Written(Box::new(then)));
+        self.ctx.effects.push(Stage::Now, Effect::WriteSettings { job, path, text });
+    }
+
+    fn add_job(&mut self, then: Then<H>) -> JobId {
+        let job = JobId(self.ctx.next_number());
+        self.jobs.running.insert(job, then);
+        job
+    }
+
+    // --- results ---
+
+    pub(crate) fn journal_read(
+        &mut self,
+        job: JobId,
+        result: Result<belay_journal::Found, belay_journal::Error>,
+    ) {
+        let Some(Then::Rows(ticket, then)) = self.jobs.running.remove(&job) else { return };
+        match result {
+            Ok(found) => {
+                let rows = self.ctx.journal.end_read(ticket, found);
+                then(self, Ok(rows));
+            }
+            Err(error) => {
+                self.ctx.journal.cancel_read(ticket);
+                tracing::warn!(%error, "a read of the journal failed");
+                then(self, Err(journal_error(&error)));
+            }
+        }
+    }
+
+    pub(crate) fn sampled(&mut self, job: JobId, sample: Sample) {
+        if let Some(Then::Sample(then)) = self.jobs.running.remove(&job) {
+            then(self, sample);
+        }
+    }
+
+    pub(crate) fn events_expired(&mut self, job: JobId, result: Result<Expired, belay_journal::Error>) {
+        if let Ok(expired) = &result {
+            self.ctx.journal.events_expired(expired.first_event);
+        }
+        if let Some(Then::Expired(then)) = self.jobs.running.remove(&job) {
+            then(self, result.map_err(|error| journal_error(&error)));
+        }
+    }
+
+    pub(crate) fn dirs_removed(&mut self, job: JobId, freed_bytes: u64) {
+        if let Some(Then::Freed(then)) = self.jobs.running.remove(&job) {
+            then(self, freed_bytes);
+        }
+    }
+
+    pub(crate) fn settings_written(&mut self, job: JobId, result: std::io::Result<()>) {
+        if let Some(Then::Written(then)) = self.jobs.running.remove(&job) {
+            then(self, result);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The work of one step does not grow with what the daemon holds: the rows that a step visits are counted with 10 tasks and
+//! with nearly 10,000. Shims are played here.
+
+use std::collections::HashMap;
+
+use belay_protocol::daemon::{HelloParams, StatusParams};
+use belay_protocol::lane::LaneParams;
+use belay_protocol::life::{End, ExitStatus, OutputInfo};
+use belay_protocol::methods::{
+    DaemonStatus, Hello as HelloMethod, Method, SessionClose, SessionOpen, SessionRenew, SessionWait,
+    TaskList, TaskStart, TaskStop, TaskWait,
+};
+use belay_protocol::rpc::{Incoming, Outgoing, RequestId, Version};
+use belay_protocol::session::{CloseParams, OpenParams, RenewParams, WaitParams as SessionWaitParams};
+use belay_protocol::shim::{
+    EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, ToShim,
+};
+use belay_protocol::task::{ListParams, StartParams, StopParams, WaitParams};
+
+use super::table::visited;
+use crate::effect::{Effect, Sample};
+use crate::input::{ClientId, Input, ShimId};
+use crate::tests::{NOW, TestDaemon, TestHost};
+
+const FEW: usize = 10;
+const MANY: usize = 9_900;
+
+/// A daemon with its shims, and the replies that its clients got.
+struct Fixture {
+    daemon: TestDaemon,
+    _dir: tempfile::TempDir,
+    /// The task of each shim that holds one, and how many life events it has reported.
+    holds: HashMap<ShimId, (String, u64)>,
+    /// The lines that were sent to clients.
+    sent: Vec<Vec<u8>>,
+    last_pid: i32,
+    last_request: i64,
+}
+
+const CLIENT: ClientId = ClientId(1);
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let (daemon, effects) = TestDaemon::start(dir.path(), TestHost::new(Vec::new()));
+        let mut fixture = Self {
+            daemon,
+            _dir: dir,
+            holds: HashMap::new(),
+            sent: Vec::new(),
+            last_pid: 10,
+            last_request: 0,
+        };
+        fixture.execute(effects);
+        fixture.connect(CLIENT);
+        fixture
+    }
+
+    fn connect(&mut self, client: ClientId) {
+        self.tell(Input::ClientConnected { client, uid: 0, ancestors: vec![7], in_task: false });
+        let hello = HelloParams { client: "test".to_owned(), protocol: 1, token: None };
+        self.call::<HelloMethod>(client, &hello);
+    }
+
+    fn tell(&mut self, input: Input) {
+        let effects = self.daemon.handle(input);
+        self.execute(effects);
+    }
+
+    /// Every timer that is due a moment later.
+    fn pass_time(&mut self) {
+        self.daemon.now.mono_ms += 50;
+        while self.daemon.core.next_deadline().is_some_and(|at| at <= self.daemon.now.mono_ms) {
+            self.tell(Input::Tick);
+        }
+    }
+
+    /// Does what the core wants done, as shims and workers would.
+    fn execute(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { lines, .. } => {
+                    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+                    self.sent.extend(lines.map(<[u8]>::to_vec));
+                }
+                Effect::SpawnShim { shim, .. } => {
+                    self.last_pid += 1;
+                    let process = ProcessId { pid: self.last_pid, start_ticks: 1 };
+                    self.tell(Input::ShimSpawned { shim, process });
+                    let hello = FromShim::Hello(hello(process));
+                    self.tell(Input::ShimMessages { shim, messages: vec![hello, FromShim::Ready] });
+                }
+                Effect::ToShim { shim, message } => self.shim_receives(shim, message),
+                Effect::Sample { job, .. } => {
+                    self.tell(Input::Sampled { job, sample: Box::new(Sample::default()) });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn shim_receives(&mut self, shim: ShimId, message: ToShim) {
+        match message {
+            ToShim::Start(start) => {
+                self.holds.insert(shim, (start.task.clone(), 0));
+                self.last_pid += 1;
+                let process = ProcessId { pid: self.last_pid, start_ticks: 1 };
+                self.report(shim, LifeEvent::Spawned { process, mono_ms: 1 }, None);
+            }
+            ToShim::Stop { order } => {
+                self.report(shim, LifeEvent::Stop { order: order.clone() }, None);
+                let end = End::Cancelled { order, exit: None };
+                self.report(shim, LifeEvent::TreeEmpty, Some(end));
+            }
+            ToShim::Ack { .. } => {
+                self.holds.remove(&shim);
+                self.tell(Input::ShimMessages { shim, messages: vec![FromShim::Ready] });
+            }
+            _ => {}
+        }
+    }
+
+    fn report(&mut self, shim: ShimId, event: LifeEvent, end: Option<End>) {
+        let Some((task, number)) = self.holds.get_mut(&shim) else { return };
+        *number += 1;
+        let record = end.map(|end| {
+            let output = OutputInfo::default();
+            Box::new(EndRecord { end, ended_at_ms: NOW.wall_ms, receipt: None, output, capture: None })
+        });
+        let item = LifeItem { task: task.clone(), number: *number, at_ms: NOW.wall_ms, event, end: record };
+        self.tell(Input::ShimMessages { shim, messages: vec![FromShim::Life(item)] });
+    }
+
+    fn call<M: Method>(&mut self, client: ClientId, params: &M::Params) -> M::Result {
+        self.last_request += 1;
+        let id = self.last_request;
+        let request = Outgoing { jsonrpc: Version::V2, id, method: M::NAME, params };
+        let before = self.sent.len();
+        self.tell(Input::ClientLine { client, line: serde_json::to_vec(&request).unwrap() });
+        // Acknowledgements that were held back, and what else waits for a timer.
+        self.pass_time();
+        self.tell(Input::ClientWritten { client, bytes: usize::MAX });
+        let replies =
+            self.sent[before..].iter().map(|line| serde_json::from_slice::<Incoming<'_>>(line).unwrap());
+        let mut own = replies.filter(|reply| reply.id == Some(RequestId::Number(id)));
+        let reply = own.next().unwrap_or_else(|| panic!("{} was not answered", M::NAME));
+        assert_eq!(reply.error, None, "{}", M::NAME);
+        serde_json::from_str(reply.result.unwrap().get()).unwrap()
+    }
+
+    fn start(&mut self, change: impl FnOnce(&mut StartParams)) -> String {
+        let command = r#"{"command": {"argv": ["x"]}, "cwd": "/", "detached": true}"#;
+        let mut params: StartParams = serde_json::from_str(command).unwrap();
+        change(&mut params);
+        self.call::<TaskStart>(CLIENT, &params).id
+    }
+
+    fn open_session(&mut self) -> String {
+        let params = OpenParams { lease_ms: Some(100_000_000), ..OpenParams::default() };
+        self.call::<SessionOpen>(CLIENT, &params).session.id
+    }
+
+    fn exit(&mut self, task: &str) {
+        let shim = *self.holds.iter().find(|(_, (held, _))| held == task).expect("a shim holds it").0;
+        let exit = ExitStatus::Code(0);
+        self.report(shim, LifeEvent::LeaderExited { exit }, None);
+        self.report(shim, LifeEvent::TreeEmpty, Some(End::Exited { exit }));
+        self.pass_time();
+    }
+
+    fn count(&mut self, what: impl FnOnce(&mut Self)) -> u64 {
+        let before = visited();
+        what(self);
+        visited() - before
+    }
+}
+
+fn hello(process: ProcessId) -> Hello {
+    Hello {
+        protocol: SHIM_PROTOCOL,
+        version: "test".to_owned(),
+        shim: "one".to_owned(),
+        process,
+        cgroup: None,
+        task: None,
+        queued: false,
+        spec: None,
+        memory: None,
+    }
+}
+
+fn lane(name: &str) -> LaneParams {
+    LaneParams { name: name.to_owned(), mode: belay_protocol::lane::LaneMode::Reject, generation: None }
+}
+
+/// A daemon with so many live tasks, each in a session and a lane of its own.
+fn loaded(live: usize) -> Fixture {
+    let mut fixture = Fixture::new();
+    for number in 0..live {
+        let session = fixture.open_session();
+        let name = format!("task-{number}");
+        fixture.start(|params| {
+            params.lane = Some(lane(&name));
+            params.session = Some(session);
+            params.token = Some(name.clone());
+            params.name = Some(name);
+        });
+    }
+    fixture
+}
+
+/// How many rows each kind of work visits while so many tasks are live.
+fn work(live: usize) -> Vec<(&'static str, u64)> {
+    let mut fixture = loaded(live);
+    let once = |fixture: &mut Fixture| fixture.start(|params| params.token = Some("once".to_owned()));
+    let mut counts = Vec::new();
+    let mut started = String::new();
+    counts.push(("start", fixture.count(|fixture| started = once(fixture))));
+    counts.push(("same token", fixture.count(|fixture| drop(once(fixture)))));
+    counts.push(("end", fixture.count(|fixture| fixture.exit(&started))));
+    let stopped = fixture.start(|params| {
+        params.lane = Some(lane("one"));
+        params.name = Some("alone".to_owned());
+    });
+    counts.push((
+        "wait by name",
+        fixture.count(|fixture| {
+            let params = WaitParams { timeout_ms: Some(1), ..WaitParams::for_end("alone") };
+            fixture.call::<TaskWait>(CLIENT, &params);
+        }),
+    ));
+    counts.push((
+        "stop",
+        fixture.count(|fixture| {
+            let params: StopParams = serde_json::from_str(&format!(r#"{{"id": "{stopped}"}}"#)).unwrap();
+            fixture.call::<TaskStop>(CLIENT, &params);
+        }),
+    ));
+    counts.push((
+        "list",
+        fixture.count(|fixture| {
+            let params = ListParams { limit: Some(5), ..ListParams::default() };
+            fixture.call::<TaskList>(CLIENT, &params);
+        }),
+    ));
+    counts.push((
+        "client",
+        fixture.count(|fixture| {
+            fixture.connect(ClientId(2));
+            fixture.call::<DaemonStatus>(ClientId(2), &StatusParams {});
+            fixture.tell(Input::ClientGone { client: ClientId(2) });
+        }),
+    ));
+    counts.push((
+        "session",
+        fixture.count(|fixture| {
+            let id = fixture.open_session();
+            let task = fixture.start(|params| params.session = Some(id.clone()));
+            fixture.call::<SessionRenew>(CLIENT, &RenewParams { id: id.clone() });
+            fixture.exit(&task);
+            fixture.call::<SessionWait>(CLIENT, &SessionWaitParams { id: id.clone(), timeout_ms: None });
+            let close = CloseParams { id, on_end: None, reason: None, actor: None };
+            fixture.call::<SessionClose>(CLIENT, &close);
+        }),
+    ));
+    counts.push(("idle", fixture.count(Fixture::pass_time)));
+    counts
+}
+
+// proves X3
+#[test]
+fn work_of_a_step_is_independent_of_live_tasks() {
+    let (few, many) = (work(FEW), work(MANY));
+    assert_eq!(few, many);
+    assert!(few.iter().all(|(_, rows)| *rows < 200), "{few:?}");
+}

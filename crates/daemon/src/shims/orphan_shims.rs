@@ -1,0 +1,159 @@
+//! Shims that the journal does not know: after a journal was damaged, or when an end could not be acknowledged. They are asked
+//! what they hold, so that nothing that runs is forgotten.
+
+use std::collections::HashSet;
+
+use belay_journal::{Query, Rows};
+use belay_model::{State, TaskId};
+use belay_protocol::event::Event;
+use belay_protocol::shim::{Hello, SHIM_PROTOCOL, Spec, ToShim};
+use belay_protocol::task::{OnDisconnect, Status, TaskKind};
+use belay_record::convert::policy_from_wire;
+
+use super::{Shim, ShimStage};
+use crate::effect::Effect;
+use crate::host::Host;
+use crate::input::ShimId;
+use crate::owners::STANDING;
+use crate::runtime::{Core, Stage};
+use crate::tasks::{ShimRecord, StoredTask, Task, TaskDoc, typed};
+
+impl<H: Host> Core<H> {
+    /// Connects to every shim that has a socket and is not in the journal.
+    pub(super) fn connect_orphan_shims(&mut self) {
+        let known: HashSet<String> = self.shims.names().map(str::to_owned).collect();
+        let names = self.ctx.host.shim_names(&self.ctx.config.runtime_dir);
+        for name in names.into_iter().filter(|name| !known.contains(name)) {
+            let shim = ShimId(self.ctx.next_number());
+            let state = Shim { is_orphan: true, adopted: true, ..Shim::connecting(name.clone()) };
+            self.shims.insert(shim, state);
+            self.ctx.effects.push(Stage::Now, Effect::ConnectShim { shim, name });
+        }
+    }
+
+    /// No shim is there: only its socket was left.
+    pub(super) fn forget_orphan_shim(&mut self, id: ShimId) {
+        if let Some(shim) = self.shims.remove(id) {
+            self.ctx.effects.push(Stage::Now, Effect::RemoveSocket { name: shim.name });
+        }
+    }
+
+    /// An orphan shim has said what it holds. An idle one is let go. For one that holds a task the journal is asked: if the
+    /// task's end is in it, or was, the shim may forget it; any other task is imported.
+    pub(super) fn orphan_hello(&mut self, id: ShimId, hello: Hello) {
+        let task = hello.task.filter(|task| TaskId::parse(task).is_ok());
+        let Some((task, spec)) = task.zip(hello.spec) else {
+            self.shims.remove(id);
+            self.ctx.effects.push(Stage::Now, Effect::CloseShim { shim: id });
+            return self.start_serving_when_adopted();
+        };
+        let queued = hello.queued;
+        if self.tasks.contains(&task) || self.retention.is_removed(&task) {
+            return self.orphan_is_known(id, task);
+        }
+        self.read_journal(Query::Tasks(vec![task.clone()]), move |core, rows| {
+            let is_known = core.tasks.contains(&task)
+                || core.retention.is_removed(&task)
+                || matches!(rows, Ok(Rows::Tasks(rows)) if !rows.is_empty());
+            if is_known {
+                core.orphan_is_known(id, task);
+            } else {
+                core.import_unknown(id, &task, *spec, queued);
+            }
+        });
+    }
+
+    /// The journal has the end of its task, or had it: the shim may forget it.
+    fn orphan_is_known(&mut self, id: ShimId, task: String) {
+        let known = self.shims.update(id, |shim| {
+            shim.is_orphan = false;
+            shim.stage = ShimStage::Holding;
+        });
+        if known.is_some() {
+            self.ctx.tell_shim(id, ToShim::Ack { task });
+        }
+        self.start_serving_when_adopted();
+    }
+
+    /// Takes a task into the journal that only its shim knows, and asks the shim for its whole life.
+    fn import_unknown(&mut self, shim_id: ShimId, id: &str, spec: Spec, queued: bool) {
+        let found = self.shims.update(shim_id, |shim| {
+            shim.is_orphan = false;
+            shim.stage = ShimStage::Holding;
+            shim.task = Some(id.to_owned());
+            let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
+            shim.process.map(|process| ShimRecord { name, process, cgroup })
+        });
+        let Some(Some(record)) = found else { return self.start_serving_when_adopted() };
+        let stored = self.unknown_task(id, spec, queued, record);
+        let created = Event::TaskCreated {
+            task: id.to_owned(),
+            session: stored.session.clone(),
+            command: stored.doc.command.clone(),
+            name: None,
+            parent: None,
+            found: Some("its shim was running and the journal did not know it".to_owned()),
+        };
+        self.ctx.journal.put_task(&stored);
+        self.ctx.record(created, &[]);
+        self.ctx.record(Event::TaskAdopted { task: id.to_owned(), session: stored.session.clone() }, &[]);
+        self.ctx.notice(format!("task {id} was running and not in the journal: taken in"), "");
+        let policy = policy_from_wire(&stored.doc.clocks, stored.doc.detached);
+        let state = State::new(stored.doc.detached);
+        self.tasks.insert(Task::new(stored, state, policy));
+        self.tasks.set_shim(id, Some(shim_id));
+        self.tasks.reset(id, queued);
+        self.ctx.tell_shim(shim_id, ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 });
+        // What it waited for is not known any more: it waits no longer.
+        self.admit(id);
+        self.start_serving_when_adopted();
+    }
+
+    fn unknown_task(&self, id: &str, spec: Spec, queued: bool, shim: ShimRecord) -> StoredTask {
+        let command = match (spec.is_shell, spec.argv.get(2)) {
+            (true, Some(line)) => line.to_text_lossy().into_owned(),
+            _ => typed(&spec.argv),
+        };
+        let doc = TaskDoc {
+            kind: TaskKind::Shell,
+            command,
+            line: None,
+            argv: spec.argv,
+            cwd: spec.cwd,
+            detached: spec.detached,
+            detached_by: None,
+            on_disconnect: OnDisconnect::default(),
+            clocks: spec.clocks,
+            lineage: Vec::new(),
+            keep: false,
+            lane: None,
+            budgets: spec.budgets,
+            written_below: None,
+            notify: None,
+            hook: None,
+            pty: spec.pty,
+            fingerprint: None,
+            proof: String::new(),
+            boot: self.ctx.boot.clone(),
+            shim: Some(shim),
+            started_ms: None,
+            leader: None,
+            leader_exit: None,
+            attempt: TaskDoc::no_attempt_yet(&spec.clocks),
+            stalled: None,
+            seen: 0,
+            status: if queued { Status::Queued } else { Status::Starting },
+            end: None,
+        };
+        StoredTask {
+            id: id.to_owned(),
+            number: self.ctx.journal.next_task_number(),
+            token: None,
+            session: STANDING.to_owned(),
+            parent: None,
+            name: None,
+            created_ms: spec.started_ms,
+            doc,
+        }
+    }
+}

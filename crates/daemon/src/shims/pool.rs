@@ -1,0 +1,142 @@
+//! The pool of idle shims: a few stand ready, used ones come back when they are clean, and a start takes the warmest.
+
+#[cfg(test)]
+mod tests;
+
+use belay_protocol::life::{End, StartError, StartStage};
+use belay_protocol::shim::{ProcessId, SHIM_PROTOCOL, ToShim};
+use belay_protocol::task::Status;
+
+use super::{Shim, ShimStage};
+use crate::config::bounds;
+use crate::effect::Effect;
+use crate::host::{CrashPoint, Host};
+use crate::input::ShimId;
+use crate::keyed_hash::hex;
+use crate::runtime::{Core, Phase, Stage};
+use crate::tasks::{ShimRecord, StoredTask};
+
+impl<H: Host> Core<H> {
+    /// Keeps enough shims on their way for the tasks that wait for one, and a few to spare.
+    pub(crate) fn refill_pool(&mut self) {
+        if self.ctx.phase != Phase::Serving {
+            return;
+        }
+        // When none can be started, only a task that waits for one is worth another try.
+        let spare = if self.shims.failures == 0 { bounds::SHIMS_READY } else { 0 };
+        let wanted = self.tasks.waiting_count() + spare;
+        let spawning = self.shims.spawning.len();
+        let missing = wanted.saturating_sub(self.shims.ready.len() + spawning);
+        for _ in 0..missing.min(bounds::SHIMS_SPAWNING.saturating_sub(spawning)) {
+            self.spawn_shim();
+        }
+    }
+
+    fn spawn_shim(&mut self) {
+        let mut random = [0; 8];
+        if self.ctx.host.random(&mut random).is_err() {
+            return;
+        }
+        let shim = ShimId(self.ctx.next_number());
+        let name = hex(&random);
+        self.shims.insert(shim, Shim::connecting(name.clone()));
+        self.ctx.effects.push(Stage::Now, Effect::SpawnShim { shim, name });
+    }
+
+    pub(crate) fn shim_spawned(&mut self, id: ShimId, process: ProcessId) {
+        if self.shims.update(id, |shim| shim.process = Some(process)).is_some() {
+            self.ctx.tell_shim(id, ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 });
+        }
+    }
+
+    /// No process, no descriptor, no memory. If no other shim is on its way, tasks that wait for one are ended.
+    pub(crate) fn shim_not_spawned(&mut self, id: ShimId, error: &str) {
+        self.shims.remove(id);
+        self.shims.failures += 1;
+        self.ctx
+            .notice(format!("no shim could be started: {error}"), "see the limits of this user: ulimit -a");
+        if !self.shims.spawning.is_empty() || !self.shims.ready.is_empty() {
+            return;
+        }
+        for task in self.tasks.take_waiting() {
+            let message = format!("no process could be started to hold the task: {error}");
+            let error = StartError { stage: StartStage::Resources, errno: 0, message };
+            self.end_unstarted(&task, End::Spawn { error });
+        }
+    }
+
+    /// A shim is clean and idle: the next task in line gets it, or it joins the pool, or it is one too many.
+    pub(super) fn shim_ready(&mut self, id: ShimId) {
+        let becomes_ready =
+            |shim: &Shim| shim.stage != ShimStage::Ready && shim.task.is_none() && !shim.is_orphan;
+        if !self.shims.all.get(&id).is_some_and(becomes_ready) {
+            return;
+        }
+        self.shims.update(id, |shim| shim.stage = ShimStage::Ready);
+        self.shims.failures = 0;
+        if self.ctx.phase == Phase::Leaving || self.shims.ready.len() >= bounds::SHIMS_READY_MOST {
+            self.shims.remove(id);
+            return self.ctx.effects.push(Stage::Now, Effect::CloseShim { shim: id });
+        }
+        self.shims.ready.push(id);
+        if let Some(task) = self.tasks.next_waiting() {
+            self.hand_over(&task);
+        }
+    }
+
+    /// Takes an idle shim for a task that is about to be recorded, and names it in the record. A task that its shim holds
+    /// until it is admitted stays queued: as long as the record says so, nothing can have been spawned.
+    pub(crate) fn take_ready_shim(&mut self, stored: &mut StoredTask, held: bool) -> Option<ShimId> {
+        let id = self.shims.ready.pop()?;
+        let shim = self.shims.all.get(&id)?;
+        let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
+        stored.doc.shim = Some(ShimRecord { name, process: shim.process?, cgroup });
+        stored.doc.status = if held { Status::Queued } else { Status::Starting };
+        Some(id)
+    }
+
+    /// A task that waited gets its shim: durable first, then the start.
+    fn hand_over(&mut self, task_id: &str) {
+        let Some((mut stored, held)) = self.tasks.start_to_hand_over(task_id) else { return };
+        let Some(shim) = self.take_ready_shim(&mut stored, held) else { return };
+        self.ctx.journal.put_task(&stored);
+        self.tasks.replace_stored(task_id, stored);
+        let position = self.ctx.effects.position();
+        self.begin(task_id, shim);
+        // Behind the start: a caller that is told that its task is queued has nothing to resubmit.
+        self.announce_start(task_id);
+        self.ctx.effects.delay_since(position);
+    }
+
+    /// Gives a recorded task to its shim.
+    pub(crate) fn begin(&mut self, task_id: &str, id: ShimId) {
+        let watched = self.is_task_watched(task_id);
+        if !self.shims.all.contains_key(&id) {
+            return;
+        }
+        let Some(start) = self.tasks.begin(task_id, id) else { return };
+        self.shims.update(id, |shim| {
+            shim.stage = ShimStage::Holding;
+            shim.task = Some(task_id.to_owned());
+            shim.watched = watched;
+        });
+        if watched {
+            self.ctx.tell_shim(id, ToShim::Watch { on: true });
+        }
+        self.ctx.tell_shim(id, ToShim::Start(start));
+        self.ctx.effects.push(Stage::Now, Effect::CrashPoint(CrashPoint::AfterStart));
+    }
+
+    /// Lets a task start that its shim holds: durable first, then the shim is told. One whose shim cannot be reached now stays
+    /// queued, and is admitted when the shim has answered.
+    pub(crate) fn admit(&mut self, task_id: &str) {
+        let Some(shim) = self.tasks.queued_shim(task_id) else { return };
+        if self.shims.all.get(&shim).is_none_or(|shim| shim.stage != ShimStage::Holding) {
+            return;
+        }
+        self.tasks.admitted(task_id);
+        let message = ToShim::Admit { task: task_id.to_owned() };
+        self.ctx.effects.push(Stage::AfterCommit, Effect::ToShim { shim, message });
+        self.ctx.effects.push(Stage::AfterCommit, Effect::CrashPoint(CrashPoint::AfterStart));
+    }
+}

@@ -1,0 +1,67 @@
+//! The watchdog of a stop: a shim that was told to stop its task and says nothing at all is stuck, and the stop is carried out
+//! without it.
+
+use belay_model::Level;
+use belay_protocol::life::Order;
+use belay_protocol::shim::ToShim;
+use belay_record::convert::Wire as _;
+
+use super::lost::RECONNECT_TRIES;
+use crate::config::bounds;
+use crate::host::Host;
+use crate::input::ShimId;
+use crate::runtime::{Core, Timer};
+
+impl<H: Host> Core<H> {
+    /// A stop for a task whose shim cannot be reached: kept until it can, or carried out without it.
+    pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order, patience_ms: u64) {
+        let tries = self.shims.update(id, |shim| {
+            // A second stop can only make the first one harder.
+            let is_harder = |kept: &Order| Level::from_wire(order.level) > Level::from_wire(kept.level);
+            if shim.stop.as_ref().is_none_or(is_harder) {
+                shim.stop = Some(order);
+            }
+            shim.tries
+        });
+        match tries {
+            Some(tries) if tries > RECONNECT_TRIES => self.reap_lost_shim(id, false),
+            // It may accept a connection and never answer.
+            Some(_) => self.arm_watchdog(id, patience_ms + bounds::SHIM_ANSWER_MS),
+            None => {}
+        }
+    }
+
+    /// A shim was asked for something; whether it works on it is checked then.
+    pub(crate) fn arm_watchdog(&mut self, id: ShimId, in_ms: u64) {
+        let timer = self.ctx.schedule(in_ms, Timer::StopWatchdog(id));
+        let older = self.shims.update(id, |shim| {
+            shim.heard_when_asked = shim.heard;
+            shim.watchdog.replace(timer)
+        });
+        self.ctx.cancel(older.flatten());
+    }
+
+    /// Nothing is asked of the shim any more.
+    pub(crate) fn disarm_watchdog(&mut self, id: ShimId) {
+        let timer = self.shims.update(id, |shim| shim.watchdog.take());
+        self.ctx.cancel(timer.flatten());
+    }
+
+    /// A stop takes longer than it should. A shim that reports anything is working on it. One that says nothing at all, though
+    /// it is asked, is stopped or stuck: the stop is carried out without it.
+    pub(crate) fn check_stop_progress(&mut self, id: ShimId) {
+        let checked = self.shims.update(id, |shim| {
+            shim.watchdog = None;
+            (shim.task.clone(), shim.heard > shim.heard_when_asked)
+        });
+        let Some((Some(task), is_heard)) = checked else { return };
+        if is_heard {
+            let query = self.ctx.next_number();
+            self.ctx.tell_shim(id, ToShim::Query { query });
+            return self.arm_watchdog(id, bounds::SHIM_ANSWER_MS);
+        }
+        let message = format!("the shim of task {task} did not carry out a stop; it was ended with its tree");
+        self.ctx.notice(message, "was it stopped, or short of memory?");
+        self.reap_lost_shim(id, false);
+    }
+}

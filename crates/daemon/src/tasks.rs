@@ -1,0 +1,184 @@
+//! The live tasks, their indexes, and everything that happens to one task from its start to its end. Which shim holds a task,
+//! who owns it and who waits for it are other subsystems' matters.
+
+mod admission;
+mod attach;
+mod compose;
+mod detach;
+mod ended;
+mod get;
+mod index;
+mod lifecycle;
+mod list;
+mod output;
+mod output_memory;
+mod output_subscription;
+mod process_view;
+mod remove;
+mod retry_start;
+mod shell_line;
+mod signal;
+mod stall_exemption;
+mod start;
+mod stdin;
+mod stop;
+mod stop_many;
+mod stored;
+mod subtree_budget;
+mod task_events;
+mod terminal;
+mod view;
+mod wait;
+
+pub(crate) use admission::Place;
+pub(crate) use detach::DetachReply;
+pub(crate) use ended::TaskEnded;
+pub(crate) use get::InspectReply;
+pub(crate) use index::Tally;
+pub(crate) use output::SearchReply;
+pub(crate) use output_memory::output_info;
+pub(crate) use shell_line::{ParseReply, path_of};
+pub(crate) use signal::SignalReply;
+pub(crate) use start::StartReply;
+pub(crate) use stdin::{WritableWait, WriteReply};
+pub(crate) use stop::{StopReply, check_reason};
+pub(crate) use stop_many::{AfterStops, StopManyReply};
+pub(crate) use stored::{ShimRecord, StoredTask, TaskDoc, TaskRef, journal_error, not_found};
+pub(crate) use terminal::{ResizeReply, check_size};
+pub(crate) use view::{ended_info, typed};
+pub(crate) use wait::WaitReply;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use belay_model::{Policy, State, StopOrder, step};
+use belay_protocol::shim::Start;
+use belay_protocol::task::Status;
+use belay_record::MemoryLog;
+
+use crate::input::{ClientId, Moment, ShimId};
+use crate::runtime::{Table, TimerKey};
+use index::Contribution;
+use output_memory::KeptMemory;
+use output_subscription::Follow;
+
+/// Every task that has not ended, and the indexes that answer questions about them.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    live: Table<String, Task>,
+    by_number: Table<u64, String>,
+    by_name: HashMap<String, BTreeSet<String>>,
+    by_caller: HashMap<ClientId, BTreeSet<String>>,
+    /// The live tasks below each task or session, and in each session.
+    members: HashMap<String, BTreeSet<String>>,
+    children: HashMap<String, usize>,
+    tallies: HashMap<String, Tally>,
+    with_budget: BTreeSet<String>,
+    /// Every recorded idempotency token, also of ended tasks, and the task that has it.
+    tokens: HashMap<String, String>,
+    token_of: HashMap<String, String>,
+    /// The tasks that ended last, so that a caller that asks once more need not wait for the journal.
+    recent: VecDeque<StoredTask>,
+    /// Tasks that have to be recorded again with the next commit.
+    changed: BTreeSet<String>,
+    /// Tasks that moved on in the current step without ending in it.
+    progressed: Vec<String>,
+    /// Tasks that were detached in the current step.
+    detached: Vec<String>,
+    /// Tasks that wait for a shim, in order.
+    waiting: VecDeque<String>,
+    /// Tasks that are being stopped with everything below them: nothing new starts there.
+    closing: BTreeMap<String, usize>,
+    kept_memory: KeptMemory,
+    follows: Table<u64, Follow>,
+    budget_timer: Option<TimerKey>,
+    budget_sample_running: bool,
+}
+
+/// A task that has not ended.
+#[derive(Debug)]
+pub(crate) struct Task {
+    stored: StoredTask,
+    state: State,
+    policy: Policy,
+    shim: Option<ShimId>,
+    /// Until it is handed to a shim. It holds the environment, so it lives in memory only.
+    start: Option<Box<Start>>,
+    /// The number of the last life event that `state` reflects.
+    applied: u64,
+    stop: Option<StopRequest>,
+    /// A daemon died before any shim had its start: until when that may be resubmitted.
+    awaiting_resubmit: Option<TimerKey>,
+    /// The connection whose caller waits for it in the foreground.
+    caller: Option<ClientId>,
+    /// Until when a caller may come back to it.
+    caller_deadline: Option<TimerKey>,
+    /// Its output, while that is in the memory of its shim.
+    memory: Option<Arc<MemoryLog>>,
+    /// Nothing of its output is on disk: its shim would have said so.
+    silent: bool,
+    follows: Vec<u64>,
+    counted: Option<Contribution>,
+}
+
+/// The hardest stop that was asked for, and when the first one was.
+#[derive(Clone, Debug)]
+pub(crate) struct StopRequest {
+    pub(crate) order: StopOrder,
+    pub(crate) first_asked: Moment,
+}
+
+impl Task {
+    /// A task of which no life event is known yet.
+    pub(crate) const fn new(stored: StoredTask, state: State, policy: Policy) -> Self {
+        Self {
+            stored,
+            state,
+            policy,
+            shim: None,
+            start: None,
+            applied: 0,
+            stop: None,
+            awaiting_resubmit: None,
+            caller: None,
+            caller_deadline: None,
+            memory: None,
+            silent: false,
+            follows: Vec::new(),
+            counted: None,
+        }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.stored.id
+    }
+
+    pub(crate) fn session(&self) -> &str {
+        &self.stored.session
+    }
+
+    pub(crate) const fn stored(&self) -> &StoredTask {
+        &self.stored
+    }
+
+    pub(crate) const fn shim(&self) -> Option<ShimId> {
+        self.shim
+    }
+
+    pub(crate) const fn status(&self) -> Status {
+        self.stored.doc.status
+    }
+
+    pub(crate) const fn is_queued(&self) -> bool {
+        matches!(self.state, State::Queued { .. })
+    }
+
+    /// Its life is going to be told from the first event on.
+    fn reset(&mut self, queued: bool) {
+        self.applied = 0;
+        self.state = State::new(self.stored.doc.detached);
+        if !queued {
+            self.state = step(&self.policy, self.state.clone(), belay_model::Event::Admitted).state;
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Composing a task from the parameters of its start: what is stored of it, and the message to its shim. It records and sends
+//! nothing.
+
+use std::os::unix::ffi::OsStrExt as _;
+
+use belay_model::{Kind, Policy, TaskId};
+use belay_protocol::error::RpcError;
+use belay_protocol::shim::{Clocks, Rlimit, Start};
+use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
+use belay_protocol::{Bytes, vars};
+
+use super::terminal::TERM;
+use super::{Place, StoredTask, TaskDoc, shell_line, typed};
+use crate::config::bounds;
+use crate::defaults::{self, Defaults, Limits};
+use crate::host::Host;
+use crate::keyed_hash;
+use crate::requests::make_token;
+use crate::runtime::Core;
+
+/// A command ready to be executed, and as a person would type it.
+#[derive(Debug)]
+pub(crate) struct PreparedCommand {
+    argv: Vec<Bytes>,
+    typed: String,
+    is_shell: bool,
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn prepare_command(&self, params: &StartParams) -> PreparedCommand {
+        match &params.command {
+            Command::Argv(argv) => {
+                PreparedCommand { typed: typed(argv), argv: argv.clone(), is_shell: false }
+            }
+            Command::Line { line, shell } => {
+                let shell = shell.clone().unwrap_or_else(|| self.default_shell(&params.env));
+                let argv = vec![shell, Bytes::from("-c"), line.clone()];
+                PreparedCommand { typed: line.to_text_lossy().trim_end().to_owned(), argv, is_shell: true }
+            }
+        }
+    }
+
+    /// The task as it will be stored, and the message that starts it.
+    pub(crate) fn compose(
+        &mut self,
+        params: &StartParams,
+        command: PreparedCommand,
+        place: Place,
+        fingerprint: Option<String>,
+    ) -> Result<(StoredTask, Box<Start>), RpcError> {
+        let id = TaskId::from_random(Kind::Shell, self.ctx.random()?);
+        let token = make_token(id.as_str(), &self.ctx.random::<16>()?);
+        let Place { session, parent, lineage } = place;
+        let clocks = clocks(params, self.limits(params, &session));
+        let doc = TaskDoc {
+            kind: TaskKind::Shell,
+            command: command.typed.clone(),
+            line: None,
+            argv: command.argv.clone(),
+            cwd: params.cwd.clone(),
+            detached: params.detached,
+            detached_by: None,
+            on_disconnect: params.on_disconnect,
+            clocks,
+            budgets: params.budgets,
+            written_below: None,
+            notify: params.notify.clone(),
+            hook: self.hook_part_below(parent.as_deref()),
+            pty: params.pty,
+            fingerprint,
+            proof: keyed_hash::keyed(&self.ctx.key, token.as_bytes()),
+            lineage,
+            keep: params.keep,
+            lane: None,
+            boot: self.ctx.boot.clone(),
+            shim: None,
+            started_ms: None,
+            leader: None,
+            leader_exit: None,
+            attempt: TaskDoc::no_attempt_yet(&clocks),
+            stalled: None,
+            seen: 0,
+            status: Status::Queued,
+            end: None,
+        };
+        let stored = StoredTask {
+            id: id.to_string(),
+            number: self.ctx.journal.next_task_number(),
+            token: params.token.clone(),
+            session,
+            parent,
+            name: params.name.clone(),
+            created_ms: self.ctx.now.wall_ms,
+            doc,
+        };
+        let start = self.start_message(params, command, &stored, &token)?;
+        Ok((stored, start))
+    }
+
+    /// The message that starts a task, with the environment that is stored nowhere.
+    pub(super) fn start_message(
+        &self,
+        params: &StartParams,
+        command: PreparedCommand,
+        stored: &StoredTask,
+        token: &str,
+    ) -> Result<Box<Start>, RpcError> {
+        let home = self.ctx.config.home.as_os_str().as_bytes();
+        Ok(Box::new(Start {
+            task: stored.id.clone(),
+            dir: Bytes::from(self.ctx.config.task_dir(&stored.id).into_os_string()),
+            argv: command.argv,
+            is_shell: command.is_shell,
+            env: environment(params, &stored.id, (&stored.session, token), home),
+            cwd: params.cwd.clone(),
+            umask: params.umask,
+            rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
+            stdin: params.stdin || params.pty.is_some(),
+            stdin_from: params.stdin_from.clone(),
+            merge: params.merge,
+            pty: params.pty,
+            detached: params.detached,
+            clocks: stored.doc.clocks,
+            output_limit_bytes: self.limits(params, &stored.session).output_limit_bytes,
+            budgets: params.budgets,
+            memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
+            hurry: params.answer == AnswerWhen::Started,
+            stop: None,
+            held: false,
+        }))
+    }
+
+    /// The limits of a start: its own, else those of its session or of one above it, else the settings'.
+    fn limits(&self, params: &StartParams, session: &str) -> Limits {
+        let mut layers: Vec<Defaults> = self.sessions.defaults_of(session);
+        layers.push(self.ctx.config.defaults);
+        defaults::resolve(params, &layers.iter().collect::<Vec<_>>())
+    }
+}
+
+fn clocks(params: &StartParams, limits: Limits) -> Clocks {
+    Clocks {
+        timeout_ms: limits.timeout_ms,
+        on_timeout: limits.on_timeout,
+        ttl_ms: limits.ttl_ms,
+        silence_ms: limits.silence_ms,
+        grace_ms: limits.grace_ms,
+        stall: params.stall,
+        kill_ms: Policy::DEFAULT_KILL_MS,
+        retries: params.retries,
+        retry_delay_ms: params.retry_delay_ms.unwrap_or(Policy::DEFAULT_RETRY_DELAY_MS),
+    }
+}
+
+fn rlimit(limit: &[u64; 3]) -> Result<Rlimit, RpcError> {
+    let [resource, soft, hard] = *limit;
+    let resource = u32::try_from(resource).ok().filter(|resource| *resource < 64);
+    let resource = resource.ok_or_else(|| RpcError::invalid("rlimits", "there is no such resource"))?;
+    if soft > hard {
+        return Err(RpcError::invalid("rlimits", "a soft limit is above its hard limit"));
+    }
+    Ok(Rlimit { resource, soft, hard })
+}
+
+/// The caller's environment, the variables that were set on purpose, and those that name the task.
+fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), home: &[u8]) -> Vec<Bytes> {
+    let own = [
+        (vars::TASK, id.as_bytes()),
+        (vars::TASK_HOME, home),
+        (vars::SESSION, session.as_bytes()),
+        (vars::TOKEN, token.as_bytes()),
+    ];
+    let set: Vec<(&[u8], &[u8])> = params
+        .set_env
+        .iter()
+        .map(|(name, value)| (name.as_bytes(), value.0.as_slice()))
+        .chain(own.iter().map(|(name, value)| (name.as_bytes(), *value)))
+        .collect();
+    let named =
+        params.env.iter().any(|entry| entry.0.starts_with(b"TERM=")) || params.set_env.contains_key("TERM");
+    let term = Some(Bytes::from(TERM)).filter(|_| params.pty.is_some() && !named);
+    shell_line::with_set(&params.env, &set).into_iter().chain(term).collect()
+}

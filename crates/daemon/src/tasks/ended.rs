@@ -1,0 +1,146 @@
+//! The end of a task: one value, passed down one list of everything that follows from it. Whoever wants to know what an end
+//! does reads `task_ended`.
+
+use std::sync::Arc;
+
+use belay_protocol::shim::ToShim;
+use belay_protocol::task::TaskInfo;
+use belay_record::MemoryLog;
+
+use super::{StopManyReply, StoredTask, ended_info};
+use crate::effect::Effect;
+use crate::host::{CrashPoint, Host};
+use crate::input::ShimId;
+use crate::requests::{Progress, Reply as _, ReplyId};
+use crate::runtime::{Core, Stage};
+
+/// A task that has ended.
+#[derive(Debug)]
+pub(crate) struct TaskEnded {
+    stored: StoredTask,
+    info: TaskInfo,
+    /// The number of the event that records its end.
+    event: u64,
+    shim: Option<ShimId>,
+    memory: Option<Arc<MemoryLog>>,
+    follows: Vec<u64>,
+}
+
+impl TaskEnded {
+    pub(crate) fn id(&self) -> &str {
+        &self.stored.id
+    }
+
+    pub(crate) const fn stored(&self) -> &StoredTask {
+        &self.stored
+    }
+
+    pub(crate) const fn info(&self) -> &TaskInfo {
+        &self.info
+    }
+
+    pub(crate) const fn event(&self) -> u64 {
+        self.event
+    }
+
+    /// The subscriptions to its output.
+    pub(crate) fn follows(&self) -> &[u64] {
+        &self.follows
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// A task has ended and its end is recorded: durable first, then everybody who waited is told, then its shim may forget
+    /// it.
+    pub(super) fn task_ended(&mut self, id: &str) {
+        let Some(ended) = self.take_ended(id) else { return };
+        // In the same commit as the end:
+        self.ctx.journal.put_task(&ended.stored);
+        self.enqueue_hooks(&ended);
+        self.update_stall_exemption(ended.stored.parent.as_deref());
+        self.count_output_above(&ended);
+        self.leave_lane(&ended);
+        self.record_completion(&ended);
+        self.release_shim(&ended);
+        // A daemon that dies now reports the end again, and reports the same. (Where the disk is full it is told all the
+        // same, and the shim keeps it.)
+        self.commit_or_retry();
+        // Now it may be told:
+        self.remember_ended(&ended);
+        self.complete_replies(&ended);
+        self.serve_sessions_of(&ended.stored);
+        self.complete_group_stops(&ended);
+        self.end_follows(&ended);
+        self.retention.task_ended(ended.stored.kept_bytes());
+    }
+
+    fn take_ended(&mut self, id: &str) -> Option<TaskEnded> {
+        let event = self.ctx.journal.next_event() - 1;
+        let task = self.tasks.remove(id)?;
+        self.ctx.cancel(task.caller_deadline);
+        self.ctx.cancel(task.awaiting_resubmit);
+        let info = ended_info(&task.stored);
+        let outcome = info.outcome.as_ref();
+        tracing::debug!(task = id, status = info.status.name(), ?outcome, "ended");
+        let (shim, memory, follows) = (task.shim, task.memory, task.follows);
+        Some(TaskEnded { stored: task.stored, info, event, shim, memory, follows })
+    }
+
+    /// Once the end is durable the shim may forget it and serve again.
+    fn release_shim(&mut self, ended: &TaskEnded) {
+        self.ctx.effects.push(Stage::AfterCommit, Effect::CrashPoint(CrashPoint::AfterEnd));
+        let Some(shim) = ended.shim else { return };
+        self.disarm_watchdog(shim);
+        self.shims.task_over(shim);
+        // A shim whose task was stopped has a cgroup to make anew, which would take the processor from the caller that waits
+        // for the receipt.
+        let was_stopped = ended.stored.doc.end.as_ref().is_some_and(|end| end.receipt.is_some());
+        let stage = if was_stopped { Stage::Deferred } else { Stage::AfterReplies };
+        let message = ToShim::Ack { task: ended.stored.id.clone() };
+        self.ctx.effects.push(stage, Effect::ToShim { shim, message });
+        self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterAck));
+    }
+
+    fn remember_ended(&mut self, ended: &TaskEnded) {
+        if !ended.info.output.on_disk {
+            self.tasks.keep_memory(ended.id(), ended.info.output.bytes, ended.memory.clone());
+        }
+        self.tasks.remember(ended.stored.clone());
+    }
+
+    /// Every reply about this task alone.
+    fn complete_replies(&mut self, ended: &TaskEnded) {
+        for reply in self.requests.of_task(ended.id()) {
+            if self.requests.reply::<StopManyReply>(reply).is_none() {
+                self.complete_reply(reply, ended);
+            }
+        }
+    }
+
+    /// Stops of several tasks, once the sessions of this one know of its end.
+    fn complete_group_stops(&mut self, ended: &TaskEnded) {
+        for reply in self.requests.of_task(ended.id()) {
+            if self.requests.reply::<StopManyReply>(reply).is_some() {
+                self.complete_reply(reply, ended);
+            }
+        }
+    }
+
+    fn complete_reply(&mut self, reply: ReplyId, ended: &TaskEnded) {
+        let Some((progress, awaits_end)) = self.requests.report_end(reply, ended) else { return };
+        if progress == Progress::Keep {
+            return self.wait_sees_end(reply);
+        }
+        let Some((waiter, pending)) = self.take_any_reply(reply) else { return };
+        if awaits_end {
+            self.acknowledge_by_reply(&waiter.caller, &ended.stored);
+        }
+        pending.complete(self, waiter, ended);
+    }
+
+    fn end_follows(&mut self, ended: &TaskEnded) {
+        for follow in ended.follows() {
+            self.end_follow(*follow, ended.info.output.bytes);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The table of live tasks with its indexes: one method for each question. Changing a task goes through `update`, which keeps
+//! the indexes right; no method looks at all tasks because one of them changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use belay_model::{Event, step};
+use belay_protocol::session::SessionCounts;
+use belay_protocol::shim::Start;
+use belay_protocol::task::{Status, TaskKind};
+use belay_record::convert::status;
+
+use super::output_memory::KeptMemory;
+use super::{StoredTask, Task, Tasks};
+use crate::config::bounds;
+use crate::input::{ClientId, ShimId};
+use crate::runtime::Table;
+
+/// What the live tasks in a session, or below a task, add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) counts: SessionCounts,
+    /// Tasks that end with their session.
+    pub(crate) bound: u64,
+    pub(crate) total: u64,
+}
+
+/// What one task adds to a tally.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contribution {
+    kind: TaskKind,
+    place: Ground,
+    stalled: bool,
+    bound: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ground {
+    Queued,
+    Foreground,
+    Detached,
+}
+
+impl Contribution {
+    fn of(task: &Task) -> Self {
+        let doc = &task.stored.doc;
+        let place = match (doc.status, task.state.detached()) {
+            (Status::Queued, _) => Ground::Queued,
+            (_, true) => Ground::Detached,
+            (_, false) => Ground::Foreground,
+        };
+        Self { kind: doc.kind, place, stalled: doc.stalled.is_some(), bound: task.stored.ends_with_session() }
+    }
+}
+
+impl Tally {
+    fn apply(&mut self, part: Contribution, change: impl Fn(&mut u64)) {
+        change(&mut self.total);
+        change(match part.kind {
+            TaskKind::Shell => &mut self.counts.shells,
+            TaskKind::Agent => &mut self.counts.agents,
+        });
+        change(match part.place {
+            Ground::Queued => &mut self.counts.queued,
+            Ground::Foreground => &mut self.counts.foreground,
+            Ground::Detached => &mut self.counts.detached,
+        });
+        if part.stalled {
+            change(&mut self.counts.stalled);
+        }
+        if part.bound {
+            change(&mut self.bound);
+        }
+    }
+}
+
+impl Tasks {
+    pub(crate) fn new(kept_outputs: usize) -> Self {
+        Self {
+            live: Table::default(),
+            by_number: Table::default(),
+            by_name: HashMap::new(),
+            by_caller: HashMap::new(),
+            members: HashMap::new(),
+            children: HashMap::new(),
+            tallies: HashMap::new(),
+            with_budget: BTreeSet::new(),
+            tokens: HashMap::new(),
+            token_of: HashMap::new(),
+            recent: VecDeque::new(),
+            changed: BTreeSet::new(),
+            progressed: Vec::new(),
+            detached: Vec::new(),
+            waiting: VecDeque::new(),
+            closing: BTreeMap::new(),
+            kept_memory: KeptMemory::new(kept_outputs),
+            follows: Table::default(),
+            budget_timer: None,
+            budget_sample_running: false,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<&Task> {
+        self.live.get(id)
+    }
+
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.live.contains_key(id)
+    }
+
+    /// All of them, for what concerns all of them.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
+        self.live.keys()
+    }
+
+    /// Live tasks with a smaller number, newest first.
+    pub(super) fn newest_first(&self, before: Option<u64>) -> impl Iterator<Item = &Task> {
+        let upper = before.unwrap_or(u64::MAX);
+        self.by_number.range(..upper).rev().filter_map(|(_, id)| self.live.get(id))
+    }
+
+    /// Live tasks with this name.
+    pub(crate) fn named(&self, name: &str) -> impl Iterator<Item = &Task> {
+        self.by_name.get(name).into_iter().flatten().filter_map(|id| self.live.get(id))
+    }
+
+    /// The task that has this idempotency token, live or ended.
+    pub(crate) fn by_token(&self, token: &str) -> Option<&str> {
+        self.tokens.get(token).map(String::as_str)
+    }
+
+    /// The live tasks in this session or below this task. Runs of hooks are not among them: they run whoever ended what is
+    /// above them.
+    pub(crate) fn below(&self, id: &str) -> Vec<String> {
+        let members = self.members.get(id).into_iter().flatten();
+        members
+            .filter(|id| self.live.get(*id).is_some_and(|task| task.stored.doc.hook.is_none()))
+            .cloned()
+            .collect()
+    }
+
+    /// The live tasks in this session or below it, all of them.
+    pub(crate) fn of_session(&self, id: &str) -> impl Iterator<Item = &Task> {
+        self.members.get(id).into_iter().flatten().filter_map(|id| self.live.get(id))
+    }
+
+    pub(crate) fn tally(&self, id: &str) -> Tally {
+        self.tallies.get(id).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn has_children(&self, id: &str) -> bool {
+        self.children.contains_key(id)
+    }
+
+    /// The tasks whose callers wait on this connection.
+    pub(super) fn of_caller(&self, client: ClientId) -> Vec<String> {
+        self.by_caller.get(&client).into_iter().flatten().cloned().collect()
+    }
+
+    // --- changing ---
+
+    /// Adds a live task. Its token is known from now on.
+    pub(crate) fn insert(&mut self, task: Task) {
+        let id = task.stored.id.clone();
+        self.by_number.insert(task.stored.number, id.clone());
+        if let Some(name) = &task.stored.name {
+            self.by_name.entry(name.clone()).or_default().insert(id.clone());
+        }
+        if let Some(token) = &task.stored.token {
+            self.add_token(token.clone(), id.clone());
+        }
+        for owner in task.stored.owners() {
+            self.members.entry(owner.to_owned()).or_default().insert(id.clone());
+        }
+        if let Some(parent) = &task.stored.parent {
+            *self.children.entry(parent.clone()).or_default() += 1;
+        }
+        if !task.stored.doc.budgets.is_empty() {
+            self.with_budget.insert(id.clone());
+        }
+        self.live.insert(id.clone(), task);
+        self.recount(&id);
+    }
+
+    /// Takes a task out because it has ended; it stays readable among the recent ones.
+    pub(super) fn remove(&mut self, id: &str) -> Option<Task> {
+        let task = self.live.remove(id)?;
+        self.by_number.remove(&task.stored.number);
+        if let Some(name) = &task.stored.name {
+            remove_from(&mut self.by_name, name, id);
+        }
+        if let Some(caller) = task.caller {
+            remove_from(&mut self.by_caller, &caller, id);
+        }
+        for owner in task.stored.owners() {
+            remove_from(&mut self.members, owner, id);
+            if let (Some(tally), Some(part)) = (self.tallies.get_mut(owner), task.counted) {
+                tally.apply(part, |count| *count -= 1);
+                if tally.total == 0 {
+                    self.tallies.remove(owner);
+                }
+            }
+        }
+        if let Some(parent) = &task.stored.parent
+            && let Some(count) = self.children.get_mut(parent)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.children.remove(parent);
+            }
+        }
+        self.with_budget.remove(id);
+        self.changed.remove(id);
+        if !self.waiting.is_empty() {
+            self.waiting.retain(|waiting| waiting != id);
+        }
+        Some(task)
+    }
+
+    /// Changes a task and brings the indexes up to date.
+    pub(super) fn update<R>(&mut self, id: &str, change: impl FnOnce(&mut Task) -> R) -> Option<R> {
+        let task = self.live.get_mut(id)?;
+        let before = task.caller;
+        let result = change(task);
+        let after = task.caller;
+        if before != after {
+            if let Some(client) = before {
+                remove_from(&mut self.by_caller, &client, id);
+            }
+            if let Some(client) = after {
+                self.by_caller.entry(client).or_default().insert(id.to_owned());
+            }
+        }
+        self.recount(id);
+        Some(result)
+    }
+
+    fn recount(&mut self, id: &str) {
+        let Some(task) = self.live.get_mut(id) else { return };
+        let now = Contribution::of(task);
+        let before = task.counted.replace(now);
+        if before == Some(now) {
+            return;
+        }
+        for owner in task.stored.owners() {
+            let tally = self.tallies.entry(owner.to_owned()).or_default();
+            if let Some(before) = before {
+                tally.apply(before, |count| *count -= 1);
+            }
+            tally.apply(now, |count| *count += 1);
+        }
+    }
+
+    pub(super) fn add_token(&mut self, token: String, id: String) {
+        self.token_of.insert(id.clone(), token.clone());
+        self.tokens.insert(token, id);
+    }
+
+    /// A task was removed from the journal: nothing of it is remembered.
+    pub(crate) fn forget(&mut self, id: &str) {
+        if let Some(token) = self.token_of.remove(id) {
+            self.tokens.remove(&token);
+        }
+        self.recent.retain(|stored| stored.id != id);
+        self.kept_memory.forget(id);
+    }
+
+    // --- recording ---
+
+    /// The task has to be recorded again with the next commit.
+    pub(crate) fn mark_changed(&mut self, id: &str) {
+        if self.live.contains_key(id) {
+            self.changed.insert(id.to_owned());
+        }
+    }
+
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed)
+    }
+
+    // --- tasks that have just ended ---
+
+    pub(super) fn remember(&mut self, stored: StoredTask) {
+        if stored.stored_bytes() > bounds::RECENT_TASK_BYTES {
+            return;
+        }
+        if self.recent.len() == bounds::RECENT_TASKS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(stored);
+    }
+
+    /// One of the tasks that ended last.
+    pub(crate) fn recent(&self, id: &str) -> Option<&StoredTask> {
+        self.recent.iter().rev().find(|stored| stored.id == id)
+    }
+}
+
+/// What the shim pool and adoption change about a task.
+impl Tasks {
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn next_waiting(&mut self) -> Option<String> {
+        self.waiting.pop_front()
+    }
+
+    pub(crate) fn take_waiting(&mut self) -> VecDeque<String> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// A task that waits for a shim, and whether the shim has to hold it until it is admitted.
+    pub(crate) fn start_to_hand_over(&self, id: &str) -> Option<(StoredTask, bool)> {
+        let task = self.live.get(id)?;
+        let held = task.start.as_ref().is_some_and(|start| start.held);
+        Some((task.stored.clone(), held))
+    }
+
+    pub(crate) fn replace_stored(&mut self, id: &str, stored: StoredTask) {
+        self.update(id, |task| task.stored = stored);
+    }
+
+    /// The task goes to this shim: the message that starts it.
+    pub(crate) fn begin(&mut self, id: &str, shim: ShimId) -> Option<Box<Start>> {
+        self.update(id, |task| {
+            let start = task.start.take()?;
+            task.shim = Some(shim);
+            if !start.held {
+                task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
+            }
+            Some(start)
+        })?
+    }
+
+    /// The shim of a queued task.
+    pub(crate) fn queued_shim(&self, id: &str) -> Option<ShimId> {
+        self.live.get(id).filter(|task| task.is_queued())?.shim
+    }
+
+    /// A queued task starts.
+    pub(crate) fn admitted(&mut self, id: &str) {
+        self.update(id, |task| {
+            task.state = step(&task.policy, task.state.clone(), Event::Admitted).state;
+            task.stored.doc.status = status(&task.state);
+        });
+        self.mark_changed(id);
+    }
+
+    /// An adopted task is queued, whatever was recorded last.
+    pub(crate) fn adopted_queued(&mut self, id: &str) {
+        self.update(id, |task| {
+            task.reset(true);
+            task.stored.doc.status = Status::Queued;
+        });
+        self.mark_changed(id);
+    }
+
+    /// A task has been given the seat that it waited for.
+    pub(crate) fn seat_granted(&mut self, id: &str, generation: u64) {
+        self.update(id, |task| {
+            if let Some(seat) = &mut task.stored.doc.lane {
+                seat.generation = Some(generation);
+            }
+            if let Some(start) = &mut task.start {
+                // No shim has it yet: it starts when one does.
+                start.held = false;
+            }
+        });
+        self.mark_changed(id);
+    }
+
+    pub(crate) fn set_shim(&mut self, id: &str, shim: Option<ShimId>) {
+        self.update(id, |task| task.shim = shim);
+    }
+
+    pub(crate) fn reset(&mut self, id: &str, queued: bool) {
+        self.update(id, |task| task.reset(queued));
+    }
+
+    pub(crate) fn load_tokens(&mut self, tokens: Vec<(String, String)>) {
+        for (token, id) in tokens {
+            self.add_token(token, id);
+        }
+    }
+}
+
+impl Task {
+    /// It has been given the seat of its lane.
+    pub(crate) fn has_seat(&self) -> bool {
+        self.stored.doc.lane.as_ref().is_some_and(|seat| seat.generation.is_some())
+    }
+}
+
+fn remove_from<K, Q>(index: &mut HashMap<K, BTreeSet<String>>, key: &Q, id: &str)
+where
+    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
+    Q: std::hash::Hash + Eq + ?Sized,
+{
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}

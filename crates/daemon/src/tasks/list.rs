@@ -1,0 +1,208 @@
+//! `task/list`: one page of the tasks that a caller may see, newest first. Live tasks come from memory, ended ones from the
+//! journal's reader; processes and output sums that are not known here come from a sample.
+
+use std::cmp::Reverse;
+
+use belay_journal::{Query, Rows, TaskFilter};
+use belay_protocol::error::RpcError;
+use belay_protocol::task::{ListParams, TaskInfo};
+use serde::{Serialize, Serializer};
+
+use super::{StoredTask, Task, ended_info};
+use crate::config::bounds;
+use crate::effect::SampleItem;
+use crate::host::Host;
+use crate::requests::check::at_most;
+use crate::requests::{Answer, Caller, Scope};
+use crate::runtime::Core;
+
+/// What a list asks for, checked.
+#[derive(Clone, Debug)]
+struct Wanted {
+    scope: Scope,
+    session: Option<String>,
+    before: Option<u64>,
+    limit: usize,
+}
+
+impl Wanted {
+    fn includes(&self, stored: &StoredTask) -> bool {
+        self.before.is_none_or(|before| stored.number < before)
+            && self.session.as_ref().is_none_or(|session| stored.owners().any(|owner| owner == session))
+            && self.scope.covers_task(stored)
+    }
+}
+
+/// A task of a list, before it is described.
+enum Listed<'a> {
+    Live(&'a Task),
+    Ended(Box<StoredTask>),
+}
+
+impl Listed<'_> {
+    const fn stored(&self) -> &StoredTask {
+        match self {
+            Self::Live(task) => &task.stored,
+            Self::Ended(stored) => stored,
+        }
+    }
+
+    const fn number(&self) -> u64 {
+        self.stored().number
+    }
+}
+
+/// One page. It is sent as `belay_protocol::task::ListResult`.
+struct Page<'a> {
+    listed: Vec<Listed<'a>>,
+    next_cursor: Option<String>,
+}
+
+/// Describes one task at a time while it is serialised: a thousand descriptions at once are a megabyte.
+struct Described<'a, H: Host> {
+    core: &'a Core<H>,
+    listed: &'a [Listed<'a>],
+}
+
+impl<H: Host> Serialize for Described<'_, H> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.listed.iter().map(|listed| self.core.describe(listed)))
+    }
+}
+
+#[derive(Serialize)]
+struct Sent<T> {
+    tasks: T,
+    next_cursor: Option<String>,
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn task_list(&mut self, caller: &Caller, params: ListParams) -> Result<Answer, RpcError> {
+        let scope = self.scope(caller);
+        let wanted = Wanted {
+            limit: at_most("limit", params.limit, bounds::LIST_ITEMS)?,
+            before: params.cursor.as_deref().map(read_cursor).transpose()?,
+            session: params.session.as_ref().map(|text| self.find_session(&scope, text)).transpose()?,
+            scope,
+        };
+        if !params.all {
+            return Ok(self.answer_list(caller, &wanted, Vec::new(), None));
+        }
+        let filter = TaskFilter {
+            ended: Some(true),
+            before: wanted.before,
+            limit: wanted.limit + 1,
+            ..TaskFilter::default()
+        };
+        self.await_worker(caller, |core, finish| {
+            core.read_journal(Query::List(filter), move |core, rows| {
+                let make =
+                    move |core: &mut Self, caller: &Caller| core.list_with_ended(caller, &wanted, rows);
+                finish(core, Box::new(make));
+            });
+        });
+        Ok(Answer::Later)
+    }
+
+    fn list_with_ended(
+        &mut self,
+        caller: &Caller,
+        wanted: &Wanted,
+        rows: Result<Rows, RpcError>,
+    ) -> Result<Answer, RpcError> {
+        let rows = match rows? {
+            Rows::Tasks(rows) => rows,
+            _ => Vec::new(),
+        };
+        // The journal may have more than was read of it: what is older than that belongs to a later page.
+        let floor = rows.get(wanted.limit).map(|row| row.number);
+        let unwritten = self.ctx.journal.unwritten_ends().cloned();
+        let kept = rows.into_iter().filter(|row| !self.ctx.journal.is_being_removed(&row.id));
+        let ended = kept.chain(unwritten).filter_map(|row| StoredTask::from_row(row).ok());
+        let ended = ended.filter(|stored| wanted.includes(stored) && !self.tasks.contains(&stored.id));
+        let ended: Vec<StoredTask> = ended.collect();
+        Ok(self.answer_list(caller, wanted, ended, floor))
+    }
+
+    fn answer_list(
+        &mut self,
+        caller: &Caller,
+        wanted: &Wanted,
+        ended: Vec<StoredTask>,
+        floor: Option<u64>,
+    ) -> Answer {
+        let page = self.page(wanted, ended, floor);
+        let samples = self.samples_for(&page);
+        if samples.is_empty() {
+            let described = Described { core: self, listed: &page.listed };
+            return caller.answer(&Sent { tasks: described, next_cursor: page.next_cursor });
+        }
+        let tasks: Vec<TaskInfo> = page.listed.iter().map(|listed| self.describe(listed)).collect();
+        let sent = Sent { tasks, next_cursor: page.next_cursor };
+        self.await_worker(caller, |core, finish| {
+            core.sample(samples, move |core, mut sample| {
+                let mut sent = sent;
+                for info in &mut sent.tasks {
+                    if let Some(processes) = sample.processes.remove(&info.id) {
+                        info.processes = Some(processes);
+                    }
+                    if let Some(output) = sample.output.remove(&info.id) {
+                        info.output = output;
+                    }
+                }
+                finish(core, Box::new(move |_, caller| Ok(caller.answer(&sent))));
+            });
+        });
+        Answer::Later
+    }
+
+    fn page(&self, wanted: &Wanted, ended: Vec<StoredTask>, floor: Option<u64>) -> Page<'_> {
+        let live = self.tasks.newest_first(wanted.before).filter(|task| wanted.includes(&task.stored));
+        let live = live.take_while(|task| floor.is_none_or(|floor| task.stored.number > floor));
+        let mut listed: Vec<Listed<'_>> = live.take(wanted.limit + 1).map(Listed::Live).collect();
+        let ended = ended.into_iter().filter(|stored| floor.is_none_or(|floor| stored.number > floor));
+        listed.extend(ended.map(|stored| Listed::Ended(Box::new(stored))));
+        listed.sort_unstable_by_key(|task| Reverse(task.number()));
+        let fit = fitting(&listed).min(wanted.limit);
+        let cut = listed.get(fit).and_then(|_| listed.get(fit - 1)).map(Listed::number);
+        listed.truncate(fit);
+        let next_cursor = cut.or(floor.map(|floor| floor + 1)).map(|number| number.to_string());
+        Page { listed, next_cursor }
+    }
+
+    /// What has to be sampled for a page: processes that outlived their leader, and logs on disk.
+    fn samples_for(&self, page: &Page<'_>) -> Vec<SampleItem> {
+        let items = page.listed.iter().filter_map(|listed| {
+            let Listed::Live(task) = listed else { return None };
+            let tree = task.has_left_children().then(|| task.tree()).flatten();
+            let log_dir = task.has_log_on_disk().then(|| self.ctx.config.task_dir(task.id()));
+            (tree.is_some() || log_dir.is_some()).then(|| SampleItem {
+                task: task.id().to_owned(),
+                tree,
+                log_dir,
+            })
+        });
+        items.collect()
+    }
+
+    fn describe(&self, listed: &Listed<'_>) -> TaskInfo {
+        match listed {
+            Listed::Live(task) => self.info_without_log(task),
+            Listed::Ended(stored) => ended_info(stored),
+        }
+    }
+}
+
+/// How many of these fit into one reply, at least one: commands can be long.
+fn fitting(listed: &[Listed<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |task: &&Listed<'_>| {
+        bytes += task.stored().stored_bytes();
+        bytes <= bounds::LIST_BYTES
+    };
+    listed.iter().take_while(fits).count().max(1)
+}
+
+fn read_cursor(text: &str) -> Result<u64, RpcError> {
+    text.parse().map_err(|_| RpcError::invalid("cursor", "that is no cursor of an earlier list"))
+}

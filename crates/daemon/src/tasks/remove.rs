@@ -1,0 +1,37 @@
+//! `task/remove`: forgets an ended task and its output. Removal by rule is retention's work.
+
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::task::{RemoveParams, RemoveResult};
+
+use super::{TaskRef, journal_error, not_found};
+use crate::host::Host;
+use crate::owners::Removable;
+use crate::requests::{Answer, Caller};
+use crate::runtime::Core;
+
+impl<H: Host> Core<H> {
+    pub(crate) fn task_remove(&mut self, caller: &Caller, params: RemoveParams) -> Result<Answer, RpcError> {
+        self.with_task(caller, &params.id, |core, caller, task| {
+            let TaskRef::Ended(stored) = task else {
+                let message = format!("task {} has not ended", task.id());
+                let error = RpcError::new(ErrorKind::WrongState, message).field("id");
+                return Err(error.hint(format!("stop it first: belay stop {}", task.id())));
+            };
+            let removable = Removable::of(&stored);
+            if core.retention.is_removed(&stored.id) {
+                return Err(not_found(&stored.id));
+            }
+            core.await_worker(caller, |core, finish| {
+                let id = stored.id.clone();
+                core.forget_tasks(vec![removable], move |core, freed| {
+                    let make = move |_: &mut Self, caller: &Caller| match freed {
+                        Ok(freed_bytes) => Ok(caller.answer(&RemoveResult { id, freed_bytes })),
+                        Err(error) => Err(journal_error(&error)),
+                    };
+                    finish(core, Box::new(make));
+                });
+            });
+            Ok(Answer::Later)
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! `task/write`: standard input of a task, and callers that wait until there is room for more. The bytes are with the shim; none
+//! are kept here.
+
+use belay_model::State;
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::shim::{ToShim, WriteResult as ShimWrite};
+use belay_protocol::task::{WriteParams, WriteResult};
+
+use super::signal::not_running;
+use super::{Task, TaskEnded};
+use crate::config::bounds;
+use crate::host::Host;
+use crate::input::ShimId;
+use crate::requests::check::check_text;
+use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, shim_unanswered};
+use crate::runtime::Core;
+
+/// A write that waits for the shim.
+#[derive(Debug)]
+pub(crate) struct WriteReply {
+    task: String,
+    bytes: u64,
+    room_ms: Option<u64>,
+}
+
+/// A write that there was no room for, whose caller is told when there is.
+#[derive(Debug)]
+pub(crate) struct WritableWait {
+    task: String,
+    refusal: Box<RpcError>,
+}
+
+impl Reply for WriteReply {
+    fn tasks(&self) -> Vec<&str> {
+        vec![&self.task]
+    }
+
+    fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, _: &TaskEnded) {
+        core.fail(&waiter.caller, ended());
+    }
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.fail(&waiter.caller, shim_unanswered("the write may have been accepted"));
+    }
+}
+
+impl Reply for WritableWait {
+    fn tasks(&self) -> Vec<&str> {
+        vec![&self.task]
+    }
+
+    fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, _: &TaskEnded) {
+        core.fail(&waiter.caller, ended());
+    }
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.fail(&waiter.caller, *self.refusal);
+    }
+
+    fn daemon_leaves<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.fail(&waiter.caller, *self.refusal);
+    }
+}
+
+fn ended() -> RpcError {
+    RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id")
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn task_write(&mut self, caller: &Caller, params: WriteParams) -> Result<Answer, RpcError> {
+        check_text("key", params.key.as_deref(), bounds::NAME_BYTES)?;
+        check_room(params.room_ms)?;
+        let id = params.id.clone();
+        self.with_task(caller, &id, move |core, caller, task| {
+            core.check_fence(caller, &task)?;
+            let id = task.id().to_owned();
+            if core.tasks.get(&id).is_some_and(Task::is_queued) {
+                let error =
+                    RpcError::new(ErrorKind::Busy, "the task waits for its turn and reads nothing yet");
+                let refusal = error.field("id").hint("try again when it runs");
+                core.refuse_when_writable(caller.clone(), id, refusal, params.room_ms);
+                return Ok(Answer::Later);
+            }
+            let shim = core.tasks.get(&id).and_then(Task::shim).ok_or_else(not_running)?;
+            let WriteParams { data, close, key, room_ms, .. } = params;
+            let reply = WriteReply { task: id, bytes: data.0.len() as u64, room_ms };
+            let write = core.defer_reply(caller.clone(), reply, Some(bounds::SHIM_ANSWER_MS));
+            let room = room_ms.is_some();
+            core.ctx.tell_shim(shim, ToShim::Write { write: write.0, data, close, key, room });
+            Ok(Answer::Later)
+        })
+    }
+
+    /// The shim has accepted or refused a write.
+    pub(crate) fn shim_wrote(&mut self, write: u64, result: &ShimWrite) {
+        let Some((waiter, reply)) = self.take_reply::<WriteReply>(ReplyId(write)) else { return };
+        let WriteReply { task, bytes, room_ms } = reply;
+        let caller = waiter.caller;
+        match result {
+            ShimWrite::Accepted { pending } => {
+                let accepted = WriteResult { id: task, accepted_bytes: bytes, pending_bytes: *pending };
+                self.reply(&caller, &accepted);
+            }
+            ShimWrite::Closed => {
+                let error =
+                    RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
+                self.fail(&caller, error.hint("it was started without --stdin, or reads no more"));
+            }
+            ShimWrite::Full { .. } if self.is_between_attempts(&task) => {
+                let message = "the task is between two attempts, and nobody reads now";
+                let hint = "try again when the next attempt has begun";
+                let refusal = RpcError::new(ErrorKind::Busy, message).field("id").hint(hint);
+                self.refuse_when_writable(caller, task, refusal, room_ms);
+            }
+            ShimWrite::Full { pending } => {
+                let message =
+                    format!("the command does not read: {pending} bytes are waiting for it already");
+                let refusal = RpcError::new(ErrorKind::Busy, message).hint("try again when it has read");
+                self.refuse_when_writable(caller, task, refusal, room_ms);
+            }
+        }
+    }
+
+    fn is_between_attempts(&self, id: &str) -> bool {
+        self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Resting(_)))
+    }
+
+    /// Refuses a write that there is no room for: at once, or when there is room, so that the caller need not poll. Nothing was
+    /// accepted, so nothing can be written twice.
+    fn refuse_when_writable(
+        &mut self,
+        caller: Caller,
+        task: String,
+        refusal: RpcError,
+        room_ms: Option<u64>,
+    ) {
+        let Some(room_ms) = room_ms else { return self.fail(&caller, refusal) };
+        let shim = self.tasks.get(&task).and_then(Task::shim);
+        let is_adopted = shim.is_some_and(|shim| self.shims.is_adopted(shim));
+        let most_ms = if is_adopted { bounds::ROOM_ADOPTED_MS } else { bounds::ROOM_MS };
+        let reply = WritableWait { task, refusal: Box::new(refusal) };
+        self.defer_reply(caller, reply, Some(room_ms.min(most_ms)));
+    }
+
+    /// The command has read, or has closed its input.
+    pub(crate) fn shim_has_room(&mut self, shim: ShimId) {
+        if let Some(task) = self.shims.task_of(shim).map(str::to_owned) {
+            self.wake_writers(&task);
+        }
+    }
+
+    /// A task whose turn has come, or whose next attempt has begun, may read.
+    pub(super) fn wake_writers_if_running(&mut self, id: &str) {
+        if self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Running(_))) {
+            self.wake_writers(id);
+        }
+    }
+
+    fn wake_writers(&mut self, id: &str) {
+        for reply in self.requests.of_task(id) {
+            if self.requests.reply::<WritableWait>(reply).is_some() {
+                self.reply_due(reply);
+            }
+        }
+    }
+}
+
+fn check_room(room_ms: Option<u64>) -> Result<(), RpcError> {
+    if room_ms.is_some_and(|ms| ms > bounds::ROOM_MS) {
+        let message = format!("nobody waits for room for more than {} ms at a time", bounds::ROOM_MS);
+        return Err(RpcError::invalid("room_ms", message).hint("ask again then"));
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! `task/stop`: ends one task and proves it. Stops of several tasks at once are in `stop_many`; the stop itself is carried out by
+//! the task's shim.
+
+use belay_model::{Level, Outcome, State, StopOrder};
+use belay_protocol::Timestamp;
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::lane::FenceInfo;
+use belay_protocol::life::{OutputInfo, Receipt};
+use belay_protocol::shim::{EndRecord, ToShim};
+use belay_protocol::task::{Status, StopParams, StopResult, StopVerdict, TaskInfo};
+use belay_record::convert::Wire as _;
+
+use super::stop_many::already_ended;
+use super::{StopRequest, StoredTask, TaskEnded, TaskRef, ended_info};
+use crate::config::bounds;
+use crate::effect::Effect;
+use crate::host::{CrashPoint, Host};
+use crate::owners::STANDING;
+use crate::requests::check::{check_clock, check_text};
+use crate::requests::{Answer, Caller, Reply, Scope, Waiter};
+use crate::runtime::{Core, Stage};
+
+/// A stop whose caller waits for the receipt.
+#[derive(Debug)]
+pub(crate) struct StopReply {
+    task: String,
+    fenced: Option<FenceInfo>,
+}
+
+impl Reply for StopReply {
+    fn tasks(&self) -> Vec<&str> {
+        vec![&self.task]
+    }
+
+    fn awaits_end(&self) -> bool {
+        true
+    }
+
+    fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
+        core.reply(&waiter.caller, &StopResult { fenced: self.fenced, ..stop_result(ended.info()) });
+    }
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        let status = core.tasks.get(&self.task).map(super::Task::status);
+        let bare = StopResult::bare(self.task, StopVerdict::Accepted, status);
+        core.reply(&waiter.caller, &StopResult { fenced: self.fenced, ..bare });
+    }
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn task_stop(&mut self, caller: &Caller, params: StopParams) -> Result<Answer, RpcError> {
+        check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)?;
+        check_reason(params.reason.as_deref())?;
+        check_clock("grace_ms", params.grace_ms)?;
+        let id = params.id.clone();
+        self.with_task_or_error(caller, &id, move |core, caller, found| match found {
+            Ok(task) => Ok(core.stop_found(caller, &params, &task)),
+            Err(error) => refuse_stop(caller, &params.id, error),
+        })
+    }
+
+    fn stop_found(&mut self, caller: &Caller, params: &StopParams, task: &TaskRef) -> Answer {
+        let id = task.id();
+        let stored = match task {
+            TaskRef::Live(id) => self.tasks.get(id).map(|task| &task.stored),
+            TaskRef::Ended(stored) => Some(&**stored),
+        };
+        let Some(stored) = stored else { return Answer::Later };
+        let level = params.level.map_or(Level::Terminate, Level::from_wire);
+        let actor = self.stop_actor(caller, stored, params.actor.as_deref());
+        let order =
+            StopOrder { grace_ms: params.grace_ms, ..StopOrder::new(level, actor, params.reason.as_deref()) };
+        let ended = matches!(task, TaskRef::Ended(_)).then(|| already_ended(&ended_info(stored)));
+        tracing::info!(task = id, level = level.name(), actor = %order.actor, reason = ?order.reason, "stop");
+        let fenced = self.fence_owner(caller, id, &order);
+        if params.cascade {
+            return self.stop_cascade(caller, id.to_owned(), order, fenced, params.wait, ended);
+        }
+        if let Some(result) = ended {
+            return caller.answer(&result);
+        }
+        let answer = if params.wait {
+            let within = self.stop_deadline_ms(id, &order);
+            self.defer_reply(caller.clone(), StopReply { task: id.to_owned(), fenced }, Some(within));
+            Answer::Later
+        } else {
+            let status = self.tasks.get(id).map(super::Task::status);
+            let bare = StopResult::bare(id.to_owned(), StopVerdict::Accepted, status);
+            caller.answer(&StopResult { fenced, ..bare })
+        };
+        self.order_stop(id, order);
+        answer
+    }
+
+    /// Who stops a task: a connection that holds the task's session stops it in the session's name.
+    fn stop_actor(&self, caller: &Caller, stored: &StoredTask, named: Option<&str>) -> String {
+        let holds = stored.session != STANDING && self.acts_for_session(caller.client, &stored.session);
+        match (self.scope(caller), named) {
+            (Scope::Person, Some(name)) if holds => format!("session:{} ({name})", stored.session),
+            (Scope::Person, None) if holds => format!("session:{}", stored.session),
+            _ => self.actor(caller, named),
+        }
+    }
+
+    /// Carries a stop to wherever the task is: its shim, or its start that no shim has yet.
+    pub(crate) fn order_stop(&mut self, id: &str, order: StopOrder) {
+        let patience_ms = self.stop_patience_ms(id, &order);
+        let now = self.ctx.now;
+        let stopped = self.tasks.update(id, |task| {
+            let first_asked = task.stop.as_ref().map_or(now, |stop| stop.first_asked);
+            if task.stop.as_ref().is_none_or(|kept| order.level > kept.order.level) {
+                task.stop = Some(StopRequest { order: order.clone(), first_asked });
+            }
+            (task.shim, matches!(task.state, State::Queued { .. }))
+        });
+        match stopped {
+            Some((None, true)) => self.end_queued(id, order),
+            Some((Some(shim), _)) if self.shims.is_connecting(shim) => {
+                self.stop_unreachable(shim, order.to_wire(), patience_ms);
+            }
+            Some((Some(shim), _)) => {
+                // Behind a start that waits for its record to be durable. Otherwise at once: a full disk stops no stop.
+                let waits = self.ctx.effects.has_uncommitted_message_to(shim);
+                let stage = if waits { Stage::AfterCommit } else { Stage::Now };
+                let message = ToShim::Stop { order: order.to_wire() };
+                self.ctx.effects.push(stage, Effect::ToShim { shim, message });
+                self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterStopSent));
+                self.arm_watchdog(shim, patience_ms + bounds::SHIM_ANSWER_MS);
+            }
+            // Its shim is gone and its tree is being killed: that is its end, and the reply waits for it.
+            Some((None, false)) | None => {}
+        }
+    }
+
+    /// A queued task that no shim has yet is ended at once: nothing of it runs.
+    fn end_queued(&mut self, id: &str, order: StopOrder) {
+        let now = Timestamp(self.ctx.now.wall_ms);
+        let receipt = Receipt {
+            level: order.level.to_wire(),
+            actor: order.actor.clone(),
+            reason: order.reason.clone(),
+            signals: Vec::new(),
+            requested_at: now,
+            empty_at: Some(now),
+            took_ms: 0,
+            survivors: Vec::new(),
+        };
+        let record = EndRecord {
+            end: Outcome::Cancelled { order, exit: None }.to_wire(),
+            ended_at_ms: now.0,
+            receipt: Some(receipt),
+            output: OutputInfo::default(),
+            capture: None,
+        };
+        self.end_here(id, record);
+    }
+
+    /// How long a stop may take: every level its grace period, then the kill, and a margin for the report.
+    pub(crate) fn stop_deadline_ms(&self, id: &str, order: &StopOrder) -> u64 {
+        const MARGIN_MS: u64 = 5_000;
+        let kill_ms = self.tasks.get(id).map_or(0, |task| task.policy.kill_ms);
+        self.stop_patience_ms(id, order).saturating_add(kill_ms).saturating_add(MARGIN_MS)
+    }
+
+    /// How long the tree may take before it is killed.
+    fn stop_patience_ms(&self, id: &str, order: &StopOrder) -> u64 {
+        let Some(task) = self.tasks.get(id) else { return 0 };
+        let grace = order.grace_ms.unwrap_or(task.policy.grace_ms);
+        let levels =
+            Level::ALL.iter().filter(|level| **level >= order.level && **level < Level::Kill).count() as u64;
+        grace.saturating_mul(levels)
+    }
+}
+
+/// A task that is not there, or not the caller's, is no error of the call: the reply says so.
+fn refuse_stop(caller: &Caller, id: &str, error: RpcError) -> Result<Answer, RpcError> {
+    let result = match error.data.kind {
+        ErrorKind::NotFound => StopVerdict::NotFound,
+        ErrorKind::NotPermitted => StopVerdict::NotPermitted,
+        _ => return Err(error),
+    };
+    Ok(caller.answer(&StopResult::bare(id.to_owned(), result, None)))
+}
+
+/// The reply to a stop, once the task has ended.
+pub(super) fn stop_result(info: &TaskInfo) -> StopResult {
+    let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt()).cloned();
+    // Without a receipt the stop came too late: the command had ended by itself. Of a lost task that is not known.
+    let accepted = receipt.is_some() || info.status == Status::Lost;
+    let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
+    StopResult { receipt, ..StopResult::bare(info.id.clone(), result, Some(info.status)) }
+}
+
+pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), RpcError> {
+    match reason {
+        Some(text) if text.len() > bounds::REASON_BYTES => {
+            let message = format!("the reason is longer than {} bytes", bounds::REASON_BYTES);
+            Err(RpcError::invalid("reason", message))
+        }
+        _ => Ok(()),
+    }
+}

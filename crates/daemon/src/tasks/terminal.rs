@@ -1,0 +1,121 @@
+//! `task/resize`: the size of a task's terminal. The terminal itself belongs to the shim.
+
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::shim::ToShim;
+use belay_protocol::task::{ResizeParams, ResizeResult, Size};
+
+use super::{StoredTask, TaskEnded, TaskRef};
+use crate::config::bounds;
+use crate::host::Host;
+use crate::input::ShimId;
+use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, shim_unanswered};
+use crate::runtime::Core;
+
+/// The terminal type for a caller that has none: the one that most programs know.
+pub(crate) const TERM: &str = "TERM=xterm-256color";
+
+/// A terminal without rows or columns divides some programs by zero.
+pub(crate) fn check_size(field: &str, size: Size) -> Result<(), RpcError> {
+    if size.rows == 0 || size.cols == 0 {
+        let message = "a terminal has at least one row and one column";
+        return Err(RpcError::invalid(field, message).hint("24 rows and 80 columns are usual"));
+    }
+    Ok(())
+}
+
+/// The task has ended, or no shim holds it now.
+fn no_terminal_now(id: &str) -> RpcError {
+    let message = format!("task {id} does not run, so its terminal has no size to change");
+    RpcError::new(ErrorKind::WrongState, message)
+        .field("id")
+        .hint(format!("belay inspect {id} says how it is"))
+}
+
+fn no_terminal(id: &str) -> RpcError {
+    RpcError::new(ErrorKind::WrongState, format!("task {id} has no terminal"))
+        .field("id")
+        .hint("start it with --pty to give it one")
+}
+
+/// A change of size that waits for the shim.
+#[derive(Debug)]
+pub(crate) struct ResizeReply {
+    task: String,
+}
+
+impl Reply for ResizeReply {
+    fn tasks(&self) -> Vec<&str> {
+        vec![&self.task]
+    }
+
+    fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, _: &TaskEnded) {
+        core.fail(&waiter.caller, no_terminal_now(&self.task));
+    }
+
+    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.fail(&waiter.caller, shim_unanswered("the size may have been changed"));
+    }
+}
+
+impl<H: Host> Core<H> {
+    pub(crate) fn task_resize(&mut self, caller: &Caller, params: ResizeParams) -> Result<Answer, RpcError> {
+        let size = Size { rows: params.rows, cols: params.cols };
+        check_size(if size.rows == 0 { "rows" } else { "cols" }, size)?;
+        self.with_task(caller, &params.id, move |core, caller, task| core.resize(caller, &task, size))
+    }
+
+    fn resize(&mut self, caller: &Caller, task: &TaskRef, size: Size) -> Result<Answer, RpcError> {
+        let id = task.id().to_owned();
+        let has_pty = |stored: &StoredTask| stored.doc.pty.is_some();
+        let has_pty = match task {
+            TaskRef::Live(id) => self.tasks.get(id).is_some_and(|task| has_pty(&task.stored)),
+            TaskRef::Ended(stored) => has_pty(stored),
+        };
+        if !has_pty {
+            return Err(no_terminal(&id));
+        }
+        let Some(live) = self.tasks.get(&id) else { return Err(no_terminal_now(&id)) };
+        match (live.shim, &live.start) {
+            // No shim has it yet: it starts with the new size.
+            (_, Some(_)) => {
+                self.tasks.update(&id, |task| {
+                    if let Some(start) = &mut task.start {
+                        start.pty = Some(size);
+                    }
+                });
+                self.store_terminal_size(&id, size);
+                Ok(caller.answer(&ResizeResult { id, rows: size.rows, cols: size.cols }))
+            }
+            (Some(shim), None) => {
+                let reply = ResizeReply { task: id };
+                let resize = self.defer_reply(caller.clone(), reply, Some(bounds::SHIM_ANSWER_MS));
+                self.ctx.tell_shim(shim, ToShim::Resize { resize: resize.0, size });
+                Ok(Answer::Later)
+            }
+            (None, None) => Err(no_terminal_now(&id)),
+        }
+    }
+
+    pub(crate) fn shim_resized(&mut self, resize: u64, pty: Option<Size>) {
+        let Some((waiter, ResizeReply { task })) = self.take_reply(ReplyId(resize)) else { return };
+        let Some(size) = pty else { return self.fail(&waiter.caller, no_terminal(&task)) };
+        self.store_terminal_size(&task, size);
+        self.reply(&waiter.caller, &ResizeResult { id: task, rows: size.rows, cols: size.cols });
+    }
+
+    /// An adopted shim has said which size its terminal has: it may have changed while no daemon ran.
+    pub(crate) fn terminal_adopted(&mut self, shim: ShimId, pty: Option<Size>) {
+        let task = self.shims.task_of(shim).map(str::to_owned);
+        if let (Some(task), Some(size)) = (task, pty) {
+            self.store_terminal_size(&task, size);
+        }
+    }
+
+    /// Stores the size of a terminal, so that it is in every list and outlives this daemon.
+    fn store_terminal_size(&mut self, id: &str, size: Size) {
+        if self.tasks.get(id).is_some_and(|task| task.stored.doc.pty != Some(size)) {
+            self.tasks.update(id, |task| task.stored.doc.pty = Some(size));
+            self.tasks.mark_changed(id);
+        }
+    }
+}
