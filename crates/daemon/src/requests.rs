@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::config::bounds;
 use crate::input::ClientId;
-use crate::runtime::{Table, TimerKey};
+use crate::runtime::{Index, Table, TimerKey};
 
 /// Connections and the replies owed to them.
 #[derive(Debug, Default)]
@@ -27,9 +27,9 @@ pub(crate) struct Requests {
     /// Clients that send no more and stay until they have every reply.
     half_closed: BTreeSet<ClientId>,
     replies: Table<ReplyId, Pending>,
-    by_client: HashMap<ClientId, BTreeSet<ReplyId>>,
-    by_task: HashMap<String, BTreeSet<ReplyId>>,
-    by_session: HashMap<String, BTreeSet<ReplyId>>,
+    by_client: Index<ClientId, ReplyId>,
+    by_task: Index<String, ReplyId>,
+    by_session: Index<String, ReplyId>,
     /// How many shell lines are being parsed.
     parsing: usize,
     /// How many calls of each client wait for a worker.
@@ -71,19 +71,19 @@ impl Requests {
     }
 
     pub(crate) fn of_task(&self, task: &str) -> Vec<ReplyId> {
-        self.by_task.get(task).into_iter().flatten().copied().collect()
+        self.by_task.of(task).copied().collect()
     }
 
     pub(crate) fn of_session(&self, session: &str) -> Vec<ReplyId> {
-        self.by_session.get(session).into_iter().flatten().copied().collect()
+        self.by_session.of(session).copied().collect()
     }
 
     pub(crate) fn has_session_waiters(&self, session: &str) -> bool {
-        self.by_session.contains_key(session)
+        self.by_session.count(session) > 0
     }
 
     fn of_client(&self, client: ClientId) -> Vec<ReplyId> {
-        self.by_client.get(&client).into_iter().flatten().copied().collect()
+        self.by_client.of(&client).copied().collect()
     }
 
     /// Whether so many calls of a client wait for workers that it is not read from.
@@ -92,6 +92,6 @@ impl Requests {
     }
 
     fn count_of_client(&self, client: ClientId) -> usize {
-        self.by_client.get(&client).map_or(0, BTreeSet::len)
+        self.by_client.count(&client)
     }
 }

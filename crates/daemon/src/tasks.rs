@@ -57,7 +57,7 @@ use belay_protocol::task::Status;
 use belay_record::MemoryLog;
 
 use crate::input::{ClientId, Moment, ShimId};
-use crate::runtime::{Table, TimerKey};
+use crate::runtime::{Index, Table, TimerKey};
 use index::Contribution;
 use output_memory::KeptMemory;
 use output_subscription::Follow;
@@ -67,11 +67,12 @@ use output_subscription::Follow;
 pub(crate) struct Tasks {
     live: Table<String, Task>,
     by_number: Table<u64, String>,
-    by_name: HashMap<String, BTreeSet<String>>,
-    by_caller: HashMap<ClientId, BTreeSet<String>>,
+    by_name: Index<String, String>,
+    by_caller: Index<ClientId, String>,
     /// The live tasks below each task or session, and in each session.
-    members: HashMap<String, BTreeSet<String>>,
-    children: HashMap<String, usize>,
+    members: Index<String, String>,
+    /// The live tasks that each task has started.
+    children: Index<String, String>,
     tallies: HashMap<String, Tally>,
     with_budget: BTreeSet<String>,
     /// Every recorded idempotency token, also of ended tasks, and the task that has it.

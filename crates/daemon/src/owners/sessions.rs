@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::defaults::Defaults;
 use crate::input::ClientId;
-use crate::runtime::{Table, TimerKey};
+use crate::runtime::{Index, Table, TimerKey};
 use completions::Acknowledged;
 
 /// The standing session of a person at the command line. It does not end.
@@ -125,10 +125,10 @@ impl Session {
 pub(crate) struct Sessions {
     all: Table<String, Session>,
     by_number: Table<u64, String>,
-    by_name: HashMap<String, BTreeSet<String>>,
-    by_holder: HashMap<ClientId, BTreeSet<String>>,
+    by_name: Index<String, String>,
+    by_holder: Index<ClientId, String>,
     /// The sessions below each session or task.
-    below: HashMap<String, BTreeSet<String>>,
+    below: Index<String, String>,
     open: BTreeSet<String>,
     /// How many open sessions are below each session or task.
     open_below: HashMap<String, usize>,
@@ -179,7 +179,7 @@ impl Sessions {
             let from = self.all.range(text.to_owned()..);
             found.extend(from.map(|(id, _)| id).take_while(|id| id.starts_with(text)).cloned());
         }
-        found.extend(self.by_name.get(text).into_iter().flatten().cloned());
+        found.extend(self.by_name.of(text).cloned());
         found.into_iter().collect()
     }
 
@@ -193,7 +193,7 @@ impl Sessions {
 
     /// The sessions that this connection holds.
     pub(crate) fn held_by(&self, client: ClientId) -> impl Iterator<Item = &String> {
-        self.by_holder.get(&client).into_iter().flatten()
+        self.by_holder.of(&client)
     }
 
     fn is_held_by(&self, id: &str, client: ClientId) -> bool {
@@ -202,7 +202,7 @@ impl Sessions {
 
     /// The open sessions below this session or task.
     fn open_below(&self, id: &str) -> Vec<String> {
-        let below = self.below.get(id).into_iter().flatten();
+        let below = self.below.of(id);
         below.filter(|id| self.open.contains(*id)).cloned().collect()
     }
 
@@ -211,12 +211,12 @@ impl Sessions {
     fn insert(&mut self, id: String, session: Session) {
         self.by_number.insert(session.doc.number, id.clone());
         for above in &session.doc.lineage {
-            self.below.entry(above.clone()).or_default().insert(id.clone());
+            self.below.add(above.clone(), id.clone());
         }
         let holders: Vec<ClientId> = session.holders.iter().copied().collect();
         self.all.insert(id.clone(), session);
         for client in holders {
-            self.by_holder.entry(client).or_default().insert(id.clone());
+            self.by_holder.add(client, id.clone());
         }
         self.index(&id);
     }
@@ -226,10 +226,10 @@ impl Sessions {
         let Some(session) = self.all.remove(id) else { return };
         self.by_number.remove(&session.doc.number);
         for above in &session.doc.lineage {
-            drop_from(&mut self.below, above, id);
+            self.below.remove(above, id);
         }
         for client in &session.holders {
-            drop_from(&mut self.by_holder, client, id);
+            self.by_holder.remove(client, id);
         }
     }
 
@@ -244,13 +244,13 @@ impl Sessions {
     fn add_holder(&mut self, id: &str, client: ClientId) {
         if let Some(session) = self.all.get_mut(id) {
             session.holders.insert(client);
-            self.by_holder.entry(client).or_default().insert(id.to_owned());
+            self.by_holder.add(client, id.to_owned());
         }
     }
 
     /// A connection has ended: the sessions that it was the last to hold.
     fn drop_holder(&mut self, client: ClientId) -> Vec<String> {
-        let held = self.by_holder.remove(&client).unwrap_or_default();
+        let held = self.by_holder.take(&client);
         let is_lost = |id: &String| {
             self.all.get_mut(id).is_some_and(|session| {
                 session.holders.remove(&client)
@@ -274,7 +274,7 @@ impl Sessions {
                 }
             }
             if let Some(name) = &session.doc.name {
-                self.by_name.entry(name.clone()).or_default().insert(id.to_owned());
+                self.by_name.add(name.clone(), id.to_owned());
             }
         }
         if session.due.is_some() {
@@ -298,22 +298,9 @@ impl Sessions {
             }
         }
         if let Some(name) = &session.doc.name {
-            drop_from(&mut self.by_name, name, id);
+            self.by_name.remove(name, id);
         }
         self.running.remove(id);
         self.ended.remove(&Worth::of(id, session));
-    }
-}
-
-fn drop_from<K, Q>(index: &mut HashMap<K, BTreeSet<String>>, key: &Q, id: &str)
-where
-    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
-    Q: std::hash::Hash + Eq + ?Sized,
-{
-    if let Some(ids) = index.get_mut(key) {
-        ids.remove(id);
-        if ids.is_empty() {
-            index.remove(key);
-        }
     }
 }

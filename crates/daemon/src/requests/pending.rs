@@ -199,12 +199,12 @@ impl Requests {
     }
 
     fn insert(&mut self, id: ReplyId, pending: Pending) {
-        self.by_client.entry(pending.caller.client).or_default().insert(id);
+        self.by_client.add(pending.caller.client, id);
         for task in pending.reply.tasks() {
-            self.by_task.entry(task.to_owned()).or_default().insert(id);
+            self.by_task.add(task.to_owned(), id);
         }
         if let Some(session) = pending.reply.session() {
-            self.by_session.entry(session.to_owned()).or_default().insert(id);
+            self.by_session.add(session.to_owned(), id);
         }
         self.parsing += usize::from(matches!(pending.reply, PendingReply::Parse(_)));
         if let PendingReply::Worker(_) = pending.reply {
@@ -224,34 +224,18 @@ impl Requests {
                 self.at_workers.remove(&pending.caller.client);
             }
         }
-        unindex(&mut self.by_client, &pending.caller.client, id);
+        self.by_client.remove(&pending.caller.client, &id);
         for task in pending.reply.tasks() {
-            unindex(&mut self.by_task, task, id);
+            self.by_task.remove(task, &id);
         }
         if let Some(session) = pending.reply.session() {
-            unindex(&mut self.by_session, session, id);
+            self.by_session.remove(session, &id);
         }
         Some(pending)
     }
 
     pub(crate) const fn parsing(&self) -> usize {
         self.parsing
-    }
-}
-
-fn unindex<K, Q>(
-    index: &mut std::collections::HashMap<K, std::collections::BTreeSet<ReplyId>>,
-    key: &Q,
-    id: ReplyId,
-) where
-    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
-    Q: std::hash::Hash + Eq + ?Sized,
-{
-    if let Some(ids) = index.get_mut(key) {
-        ids.remove(&id);
-        if ids.is_empty() {
-            index.remove(key);
-        }
     }
 }
 

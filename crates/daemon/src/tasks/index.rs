@@ -13,7 +13,7 @@ use super::output_memory::KeptMemory;
 use super::{StoredTask, Task, Tasks};
 use crate::config::bounds;
 use crate::input::{ClientId, ShimId};
-use crate::runtime::Table;
+use crate::runtime::{Index, Table};
 
 /// What the live tasks in a session, or below a task, add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,10 +78,10 @@ impl Tasks {
         Self {
             live: Table::default(),
             by_number: Table::default(),
-            by_name: HashMap::new(),
-            by_caller: HashMap::new(),
-            members: HashMap::new(),
-            children: HashMap::new(),
+            by_name: Index::default(),
+            by_caller: Index::default(),
+            members: Index::default(),
+            children: Index::default(),
             tallies: HashMap::new(),
             with_budget: BTreeSet::new(),
             tokens: HashMap::new(),
@@ -128,7 +128,7 @@ impl Tasks {
 
     /// Live tasks with this name.
     pub(crate) fn named(&self, name: &str) -> impl Iterator<Item = &Task> {
-        self.by_name.get(name).into_iter().flatten().filter_map(|id| self.live.get(id))
+        self.by_name.of(name).filter_map(|id| self.live.get(id))
     }
 
     /// The task that has this idempotency token, live or ended.
@@ -139,7 +139,7 @@ impl Tasks {
     /// The live tasks in this session or below this task. Runs of hooks are not among them: they run whoever ended what is
     /// above them.
     pub(crate) fn below(&self, id: &str) -> Vec<String> {
-        let members = self.members.get(id).into_iter().flatten();
+        let members = self.members.of(id);
         members
             .filter(|id| self.live.get(*id).is_some_and(|task| task.stored.doc.hook.is_none()))
             .cloned()
@@ -148,7 +148,7 @@ impl Tasks {
 
     /// The live tasks in this session or below it, all of them.
     pub(crate) fn of_session(&self, id: &str) -> impl Iterator<Item = &Task> {
-        self.members.get(id).into_iter().flatten().filter_map(|id| self.live.get(id))
+        self.members.of(id).filter_map(|id| self.live.get(id))
     }
 
     pub(crate) fn tally(&self, id: &str) -> Tally {
@@ -156,12 +156,12 @@ impl Tasks {
     }
 
     pub(crate) fn has_children(&self, id: &str) -> bool {
-        self.children.contains_key(id)
+        self.children.count(id) > 0
     }
 
     /// The tasks whose callers wait on this connection.
     pub(super) fn of_caller(&self, client: ClientId) -> Vec<String> {
-        self.by_caller.get(&client).into_iter().flatten().cloned().collect()
+        self.by_caller.of(&client).cloned().collect()
     }
 
     // --- changing ---
@@ -171,16 +171,16 @@ impl Tasks {
         let id = task.stored.id.clone();
         self.by_number.insert(task.stored.number, id.clone());
         if let Some(name) = &task.stored.name {
-            self.by_name.entry(name.clone()).or_default().insert(id.clone());
+            self.by_name.add(name.clone(), id.clone());
         }
         if let Some(token) = &task.stored.token {
             self.add_token(token.clone(), id.clone());
         }
         for owner in task.stored.owners() {
-            self.members.entry(owner.to_owned()).or_default().insert(id.clone());
+            self.members.add(owner.to_owned(), id.clone());
         }
         if let Some(parent) = &task.stored.parent {
-            *self.children.entry(parent.clone()).or_default() += 1;
+            self.children.add(parent.clone(), id.clone());
         }
         if !task.stored.doc.budgets.is_empty() {
             self.with_budget.insert(id.clone());
@@ -194,13 +194,13 @@ impl Tasks {
         let task = self.live.remove(id)?;
         self.by_number.remove(&task.stored.number);
         if let Some(name) = &task.stored.name {
-            remove_from(&mut self.by_name, name, id);
+            self.by_name.remove(name, id);
         }
         if let Some(caller) = task.caller {
-            remove_from(&mut self.by_caller, &caller, id);
+            self.by_caller.remove(&caller, id);
         }
         for owner in task.stored.owners() {
-            remove_from(&mut self.members, owner, id);
+            self.members.remove(owner, id);
             if let (Some(tally), Some(part)) = (self.tallies.get_mut(owner), task.counted) {
                 tally.apply(part, |count| *count -= 1);
                 if tally.total == 0 {
@@ -208,13 +208,8 @@ impl Tasks {
                 }
             }
         }
-        if let Some(parent) = &task.stored.parent
-            && let Some(count) = self.children.get_mut(parent)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.children.remove(parent);
-            }
+        if let Some(parent) = &task.stored.parent {
+            self.children.remove(parent, id);
         }
         self.with_budget.remove(id);
         self.changed.remove(id);
@@ -232,10 +227,10 @@ impl Tasks {
         let after = task.caller;
         if before != after {
             if let Some(client) = before {
-                remove_from(&mut self.by_caller, &client, id);
+                self.by_caller.remove(&client, id);
             }
             if let Some(client) = after {
-                self.by_caller.entry(client).or_default().insert(id.to_owned());
+                self.by_caller.add(client, id.to_owned());
             }
         }
         self.recount(id);
@@ -400,18 +395,5 @@ impl Task {
     /// It has been given the seat of its lane.
     pub(crate) fn has_seat(&self) -> bool {
         self.stored.doc.lane.as_ref().is_some_and(|seat| seat.generation.is_some())
-    }
-}
-
-fn remove_from<K, Q>(index: &mut HashMap<K, BTreeSet<String>>, key: &Q, id: &str)
-where
-    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
-    Q: std::hash::Hash + Eq + ?Sized,
-{
-    if let Some(ids) = index.get_mut(key) {
-        ids.remove(id);
-        if ids.is_empty() {
-            index.remove(key);
-        }
     }
 }
