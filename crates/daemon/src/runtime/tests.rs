@@ -3,19 +3,19 @@
 
 use std::collections::HashMap;
 
-use belay_protocol::daemon::{HelloParams, StatusParams};
+use belay_protocol::daemon::{GcParams, HelloParams, StatusParams};
 use belay_protocol::lane::LaneParams;
 use belay_protocol::life::{End, ExitStatus, OutputInfo};
 use belay_protocol::methods::{
-    DaemonStatus, Hello as HelloMethod, Method, SessionClose, SessionOpen, SessionRenew, SessionWait,
-    TaskList, TaskStart, TaskStop, TaskWait,
+    DaemonGc, DaemonStatus, Hello as HelloMethod, Method, SessionClose, SessionOpen, SessionRenew,
+    SessionWait, TaskList, TaskStart, TaskStop, TaskWait,
 };
 use belay_protocol::rpc::{Incoming, Outgoing, RequestId, Version};
 use belay_protocol::session::{CloseParams, OpenParams, RenewParams, WaitParams as SessionWaitParams};
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, ToShim,
 };
-use belay_protocol::task::{ListParams, StartParams, StopParams, WaitParams};
+use belay_protocol::task::{ListParams, StartParams, Status, StopParams, WaitParams};
 
 use super::table::visited;
 use crate::effect::{Effect, Sample};
@@ -35,6 +35,8 @@ struct Fixture {
     sent: Vec<Vec<u8>>,
     last_pid: i32,
     last_request: i64,
+    /// Jobs of workers that hang.
+    hanging: Vec<Effect>,
 }
 
 const CLIENT: ClientId = ClientId(1);
@@ -50,6 +52,7 @@ impl Fixture {
             sent: Vec::new(),
             last_pid: 10,
             last_request: 0,
+            hanging: Vec::new(),
         };
         fixture.execute(effects);
         fixture.connect(CLIENT);
@@ -91,6 +94,11 @@ impl Fixture {
                     self.tell(Input::ShimMessages { shim, messages: vec![hello, FromShim::Ready] });
                 }
                 Effect::ToShim { shim, message } => self.shim_receives(shim, message),
+                job @ (Effect::ReadJournal { .. }
+                | Effect::FlushJournal(_)
+                | Effect::RemoveDirs { .. }
+                | Effect::ExpireEvents { .. }) => self.hanging.push(job),
+                job @ Effect::Sample { .. } if self.daemon.workers_hang => self.hanging.push(job),
                 Effect::Sample { job, .. } => {
                     self.tell(Input::Sampled { job, sample: Box::new(Sample::default()) });
                 }
@@ -131,21 +139,30 @@ impl Fixture {
         self.tell(Input::ShimMessages { shim, messages: vec![FromShim::Life(item)] });
     }
 
-    fn call<M: Method>(&mut self, client: ClientId, params: &M::Params) -> M::Result {
+    /// Sends a request and returns its number.
+    fn send<M: Method>(&mut self, client: ClientId, params: &M::Params) -> i64 {
         self.last_request += 1;
         let id = self.last_request;
         let request = Outgoing { jsonrpc: Version::V2, id, method: M::NAME, params };
-        let before = self.sent.len();
         self.tell(Input::ClientLine { client, line: serde_json::to_vec(&request).unwrap() });
+        id
+    }
+
+    /// The reply to a request, if there is one.
+    fn reply<M: Method>(&self, id: i64) -> Option<M::Result> {
+        let replies =
+            self.sent.iter().rev().map(|line| serde_json::from_slice::<Incoming<'_>>(line).unwrap());
+        let reply = replies.into_iter().find(|reply| reply.id == Some(RequestId::Number(id)))?;
+        assert_eq!(reply.error, None, "{}", M::NAME);
+        Some(serde_json::from_str(reply.result.unwrap().get()).unwrap())
+    }
+
+    fn call<M: Method>(&mut self, client: ClientId, params: &M::Params) -> M::Result {
+        let id = self.send::<M>(client, params);
         // Acknowledgements that were held back, and what else waits for a timer.
         self.pass_time();
         self.tell(Input::ClientWritten { client, bytes: usize::MAX });
-        let replies =
-            self.sent[before..].iter().map(|line| serde_json::from_slice::<Incoming<'_>>(line).unwrap());
-        let mut own = replies.filter(|reply| reply.id == Some(RequestId::Number(id)));
-        let reply = own.next().unwrap_or_else(|| panic!("{} was not answered", M::NAME));
-        assert_eq!(reply.error, None, "{}", M::NAME);
-        serde_json::from_str(reply.result.unwrap().get()).unwrap()
+        self.reply::<M>(id).unwrap_or_else(|| panic!("{} was not answered", M::NAME))
     }
 
     fn start(&mut self, change: impl FnOnce(&mut StartParams)) -> String {
@@ -273,4 +290,35 @@ fn work_of_a_step_is_independent_of_live_tasks() {
     let (few, many) = (work(FEW), work(MANY));
     assert_eq!(few, many);
     assert!(few.iter().all(|(_, rows)| *rows < 200), "{few:?}");
+}
+
+// proves X3
+#[test]
+fn hanging_workers_delay_no_other_call() {
+    let mut fixture = loaded(FEW);
+    let ended = fixture.start(|_| ());
+    fixture.exit(&ended);
+    fixture.daemon.workers_hang = true;
+    let other = ClientId(2);
+    fixture.connect(other);
+    // Each of these waits for a worker.
+    let all = ListParams { all: true, ..ListParams::default() };
+    let list = fixture.send::<TaskList>(CLIENT, &all);
+    let gc = fixture.send::<DaemonGc>(CLIENT, &GcParams { all: true, dry_run: false });
+    fixture.pass_time();
+    // None of these does.
+    fixture.call::<DaemonStatus>(other, &StatusParams {});
+    let task = fixture.start(|_| ());
+    let params: StopParams = serde_json::from_str(&format!(r#"{{"id": "{task}"}}"#)).unwrap();
+    fixture.call::<TaskStop>(other, &params);
+    fixture.call::<TaskWait>(other, &WaitParams::for_end(task.as_str()));
+    assert!(fixture.reply::<TaskList>(list).is_none() && fixture.reply::<DaemonGc>(gc).is_none());
+    // When the workers go on, everything is answered, with what happened meanwhile.
+    fixture.daemon.workers_hang = false;
+    let hanging = std::mem::take(&mut fixture.hanging);
+    let effects = fixture.daemon.work(hanging);
+    fixture.execute(effects);
+    let listed = fixture.reply::<TaskList>(list).expect("the list is answered").tasks;
+    assert!(listed.iter().any(|info| info.id == task && info.status == Status::Cancelled), "{listed:?}");
+    assert_eq!(listed.len(), FEW + 2);
 }
