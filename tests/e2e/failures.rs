@@ -6,7 +6,7 @@ use belay_protocol::event::EventKind;
 use belay_protocol::life::StartStage;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{Outcome, OutcomeKind, SpawnError, Status, TaskInfo};
-use belay_testkit::World;
+use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, builder, stop_of, world};
 
@@ -205,6 +205,10 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     // A daemon that may not start another shim: the ready ones still serve.
     world.belay(["up"]).ok();
     let daemon = world.daemon_pid();
+    wait_until("ready shims", LONG, || match world.status().shims_ready {
+        2.. => Ok(()),
+        ready => Err(format!("{ready} are ready")),
+    });
     limit(daemon);
     let ran: Vec<_> = (0..12).map(|_| world.belay(["run", "-d", "--json", "--", "sleep", FOREVER])).collect();
     let tasks: Vec<TaskInfo> = ran.iter().map(belay_testkit::Output::json).collect();

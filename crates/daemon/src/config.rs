@@ -1,4 +1,4 @@
-//! The daemon's bounds, and its settings as the rest of it uses them. Where they come from is `settings`' matter.
+//! The daemon's bounds, and the settings in force. Where settings come from is in `settings`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::settings::{Found, Hook, Settings};
 
 /// Bounds that no setting changes; what happens at each is written beside it.
 pub mod bounds {
-    /// Beyond it a new connection is told `busy` and closed.
+    /// Beyond it a new connection gets `busy` and is closed.
     pub const CLIENTS: usize = 512;
-    /// Beyond it a start is refused with `busy`; `daemon.max_tasks` may be less.
+    /// Beyond it a start is refused with `limit`; `daemon.max_tasks` may be less.
     pub const LIVE_TASKS: usize = 10_000;
     /// The shortest time between two looks at whether a task gets on.
     pub const STALL_MS: u64 = 100;
@@ -23,13 +23,13 @@ pub mod bounds {
     /// How often a hook that did not get as far as a process is started again.
     pub const HOOK_TRIES: u32 = 5;
     pub const HOOK_TTL_MS: u64 = 60_000;
-    /// What a hook is told of a command or a reason, and how long its own line may be.
+    /// How much of a command or a reason a hook gets, and how long its own line may be.
     pub const HOOK_FACT_BYTES: usize = 4_096;
     pub const HOOK_LINE_BYTES: usize = 16_384;
     /// Beyond it a client is not read from until it has read: others are served meanwhile.
     pub const CLIENT_QUEUE_BYTES: usize = 1024 * 1024;
-    /// What all clients together may have sent of lines that have no end yet; beyond it, whoever sends more of a long one
-    /// is told `busy` and closed.
+    /// What all clients together may have sent of lines that have no end yet; beyond it, a client that sends more of a long one
+    /// gets `busy` and is closed.
     pub const UNFINISHED_BYTES: usize = 32 * 1024 * 1024;
     /// Beyond it a request is refused with `busy`.
     pub const PENDING_PER_CLIENT: usize = 4096;
@@ -53,16 +53,16 @@ pub mod bounds {
     pub const FOLLOW_BYTES: usize = 256 * 1024;
     pub const LIST_ITEMS: usize = 1_000;
     /// So many bytes of commands are in one page of tasks; the rest is in the next.
-    pub const LIST_BYTES: usize = 2 * 1024 * 1024;
+    pub const LIST_BYTES: usize = 1024 * 1024;
     pub const WAIT_MS: u64 = 600_000;
     pub const EVENT_WAIT_MS: u64 = 60_000;
     /// How long a line may be without its end before it is taken for a prompt.
     pub const OPEN_LINE_MS: u64 = 300;
     /// How long a write that there is no room for may wait before it is refused.
     pub const ROOM_MS: u64 = 600_000;
-    /// The same with a shim of an earlier daemon, which may not know that it is to tell of room.
+    /// The same with a shim of an earlier daemon, which may not report that there is room.
     pub const ROOM_ADOPTED_MS: u64 = 1_000;
-    /// How long a shim may take to answer before the caller is told without it.
+    /// How long a shim may take to answer before the reply is given without it.
     pub const SHIM_ANSWER_MS: u64 = 2_000;
     pub const START_ANSWER_MS: u64 = 30_000;
     /// How long parsing a shell line may take, and how many are parsed at once; beyond either a line runs as written.
@@ -77,7 +77,7 @@ pub mod bounds {
     pub const KEPT_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
     pub const KEPT_MEMORY_TASKS: usize = 200;
     pub const KEPT_MEMORY_SHARE: u64 = 8;
-    /// How long whoever waited for a task may take to come back when a daemon has died.
+    /// How long the caller of a foreground task may take to come back after a daemon has died.
     pub const CALLER_MS: u64 = 10_000;
     /// How long the acknowledgement to a shim whose task was stopped is held back.
     pub const DEFERRED_ACK_MS: u64 = 2;
@@ -93,7 +93,7 @@ pub mod bounds {
     pub const SESSIONS_ENDED: usize = 1_000;
     /// How many an agent may have open below it.
     pub const SESSIONS_BELOW: usize = 100;
-    /// Lanes that nobody wants, of which the last generation is remembered; beyond it the oldest are forgotten.
+    /// Idle lanes whose last generation is remembered; beyond it the oldest are forgotten.
     pub const LANES_IDLE: usize = 1_000;
     pub const LEASE_MS: u64 = 60_000;
     pub const LEASE_GRACE_MS: u64 = 30_000;

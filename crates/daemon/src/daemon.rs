@@ -214,7 +214,7 @@ impl<H: Host> Core<H> {
     }
 
     fn shim_findings(&self) -> Vec<Finding> {
-        let silent = self.shims.silent().map(|(task, pid)| Finding {
+        let silent = self.shims.reconnecting().map(|(task, pid)| Finding {
             verdict: Verdict::Problem,
             topic: Topic::Shims,
             message: format!("the shim of task {task} does not answer (pid {pid})"),
@@ -232,7 +232,7 @@ impl<H: Host> Core<H> {
             let left_running = self.tasks.len() as u64;
             self.reply(caller, &StopDaemonResult { receipts: Vec::new(), left_running });
             self.leave();
-            return Ok(Answer::Later);
+            return Ok(Answer::Sent);
         }
         let actor = self.actor(caller, Some("belay down"));
         let order = StopOrder {

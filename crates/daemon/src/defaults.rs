@@ -16,7 +16,7 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// What is kept of a task's output when nobody says how much.
+    /// How much of a task's output is kept unless a start or a setting says otherwise.
     pub const OUTPUT_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Limits {
     pub(crate) output_limit_bytes: u64,
 }
 
-/// What was said, else what the first layer says that says something, else what is built in.
+/// The start's own value, else the value of the first layer that has one, else the built-in one.
 pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
     fn pick<T: Copy>(said: Option<T>, layers: &[&Defaults], field: fn(&Defaults) -> Option<T>) -> Option<T> {
         said.or_else(|| layers.iter().find_map(|layer| field(layer)))

@@ -15,9 +15,8 @@ use crate::config::bounds;
 use crate::host::Host;
 use crate::input::ClientId;
 use crate::requests::check::at_most;
-use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter};
+use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, internal};
 use crate::runtime::{Core, Table};
-use crate::tasks::TaskEnded;
 
 /// How many events one page of a follower has.
 const PAGE: usize = 200;
@@ -58,9 +57,7 @@ pub(crate) struct EventsReply {
 }
 
 impl Reply for EventsReply {
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         let EventsReply { after, max, filter } = self;
         let answer = core.read_events(&waiter.caller, filter, after, max, 0);
         core.finish_call(&waiter.caller, Ok(answer));
@@ -92,7 +89,7 @@ impl<H: Host> Core<H> {
             let (first, last) = (core.ctx.journal.first_event(), core.ctx.journal.last_event());
             core.reply(caller, &FollowResult { after, first, last });
             core.serve_event_follower(caller.client);
-            Ok(Answer::Later)
+            Ok(Answer::Sent)
         })
     }
 
@@ -135,7 +132,7 @@ impl<H: Host> Core<H> {
             core.read_journal(query, move |core, rows| {
                 let make = move |core: &mut Self, caller: &Caller| match rows? {
                     Rows::Events(page) => Ok(core.answer_page(caller, filter, page, max, wait_ms)),
-                    _ => Ok(Answer::Later),
+                    _ => Err(internal()),
                 };
                 finish(core, Box::new(make));
             });

@@ -4,7 +4,7 @@
 mod clients;
 mod connection;
 mod dirs;
-mod event_loop;
+mod hub;
 mod kill_orphans;
 mod linux_host;
 mod listener;

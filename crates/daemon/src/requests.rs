@@ -8,11 +8,13 @@ mod dispatch;
 mod lookup;
 mod pending;
 mod settings;
+mod worker;
 
 pub(crate) use access::{Origin, Scope, make_token};
 pub(crate) use client::{Answer, Caller, Client, line};
 pub(crate) use lookup::shown;
-pub(crate) use pending::{PendingReply, Progress, Reply, ReplyId, Waiter, shim_unanswered};
+pub(crate) use pending::{DetachAnswer, PendingReply, Progress, Reply, ReplyId, Waiter, shim_unanswered};
+pub(crate) use worker::internal;
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -168,7 +168,7 @@ impl Shims {
     }
 
     /// Shims that hold a task and do not answer: their tasks and pids.
-    pub(crate) fn silent(&self) -> impl Iterator<Item = (&str, i32)> {
+    pub(crate) fn reconnecting(&self) -> impl Iterator<Item = (&str, i32)> {
         let silent = self.connecting.iter().filter_map(|id| self.all.get(id));
         silent.filter_map(|shim| Some((shim.task.as_deref()?, shim.process.map_or(0, |process| process.pid))))
     }

@@ -2,10 +2,10 @@
 //! who owns it and who waits for it are other subsystems' matters.
 
 mod admission;
-mod attach;
 mod compose;
 mod detach;
 mod ended;
+mod foreground;
 mod get;
 mod index;
 mod lifecycle;
@@ -15,7 +15,7 @@ mod output_memory;
 mod output_subscription;
 mod process_view;
 mod remove;
-mod retry_start;
+mod resubmit;
 mod shell_line;
 mod signal;
 mod stall_exemption;
@@ -86,8 +86,8 @@ pub(crate) struct Tasks {
     progressed: Vec<String>,
     /// Tasks that were detached in the current step.
     detached: Vec<String>,
-    /// Tasks that wait for a shim, in order.
-    waiting: VecDeque<String>,
+    /// Tasks that wait for an idle shim, in order.
+    awaiting_shim: VecDeque<String>,
     /// Tasks that are being stopped with everything below them: nothing new starts there.
     closing: BTreeMap<String, usize>,
     kept_memory: KeptMemory,
@@ -96,7 +96,8 @@ pub(crate) struct Tasks {
     budget_sample_running: bool,
 }
 
-/// A task that has not ended.
+/// A task that has not ended. It is `queued` as long as it waits for a seat in its lane, for an idle shim, or to be resubmitted
+/// after a crash.
 #[derive(Debug)]
 pub(crate) struct Task {
     stored: StoredTask,
@@ -116,8 +117,8 @@ pub(crate) struct Task {
     caller_deadline: Option<TimerKey>,
     /// Its output, while that is in the memory of its shim.
     memory: Option<Arc<MemoryLog>>,
-    /// Nothing of its output is on disk: its shim would have said so.
-    silent: bool,
+    /// Its shim has not reported any output on disk.
+    no_disk_output: bool,
     follows: Vec<u64>,
     counted: Option<Contribution>,
 }
@@ -144,7 +145,7 @@ impl Task {
             caller: None,
             caller_deadline: None,
             memory: None,
-            silent: false,
+            no_disk_output: false,
             follows: Vec::new(),
             counted: None,
         }

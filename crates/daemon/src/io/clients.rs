@@ -11,7 +11,7 @@ use belay_protocol::rpc::{Answer, Version};
 use tokio::net::UnixStream;
 
 use super::connection::Connection;
-use super::event_loop::Hub;
+use super::hub::Hub;
 use super::listener::Listener;
 use crate::config::bounds;
 use crate::input::{ClientId, Input};

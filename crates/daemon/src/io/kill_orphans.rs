@@ -18,7 +18,7 @@ use belay_protocol::vars;
 use belay_record::EndFile;
 use tokio::net::unix::pipe::Receiver;
 
-use super::event_loop::Hub;
+use super::hub::Hub;
 use super::workers::run_alone;
 use crate::effect::{LostTask, LostTree, Reaped, WithoutEndFile};
 use crate::input::Input;
@@ -42,7 +42,7 @@ pub(crate) fn reap(hub: &Rc<Hub>, lost: LostTask) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
         let (dir, task) = (lost.dir.clone(), lost.task.clone());
-        let found = hub.read_file(move || EndFile::read(&dir)).await;
+        let found = hub.with_files(move || EndFile::read(&dir)).await;
         let error = match found {
             Ok(Ok(Some(file))) if file.task == task => {
                 let result = Reaped::EndFile(Box::new(file));
@@ -85,10 +85,15 @@ async fn kill(hub: &Rc<Hub>, task: &str, tree: &LostTree) -> (u64, Vec<SurvivorI
 pub(crate) fn clear(hub: &Rc<Hub>, name: &str, process: ProcessId, cgroup: Option<PathBuf>) {
     let socket = hub.recipe.socket(name);
     let cgroup = cgroup.or_else(|| hub.recipe.cgroup_base.as_ref().map(|base| base.join(name)));
+    let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
         if matches!(tokio::time::timeout(DYING, death_of(process)).await, Ok(Ok(()))) {
-            let _ = std::fs::remove_file(socket);
-            remove_empty(cgroup.as_deref());
+            let _ = hub
+                .with_files(move || {
+                    let _ = std::fs::remove_file(socket);
+                    remove_empty(cgroup.as_deref());
+                })
+                .await;
         }
     });
 }

@@ -19,7 +19,7 @@ use belay_record::{Gap, LogReader, Slice, Stream};
 
 use self::lines::{Lines, Place};
 use self::page::Page;
-use super::event_loop::Hub;
+use super::hub::Hub;
 use crate::effect::{Search, Searched};
 use crate::input::{Input, JobId};
 

@@ -1,4 +1,4 @@
-//! The file of settings on disk: read whole, written whole or not at all. What is in it is nobody's matter here.
+//! The file of settings on disk: read whole, written whole or not at all. Its contents are not interpreted here.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::settings::{Found, Stamp};
 
-/// Longer than anybody writes: beyond it the file is something else.
+/// A longer file is not a settings file.
 const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Only the owner's, unless the file that is replaced was more open.
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> io::Result<Found> {
 }
 
 pub(super) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    // Whoever keeps it elsewhere and has put a link here goes on finding it there.
+    // A symbolic link is kept: the file that it points to is replaced.
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let aside = target.with_extension("toml.new");
     let mode = target.metadata().map_or(MODE, |meta| meta.permissions().mode() & 0o777);

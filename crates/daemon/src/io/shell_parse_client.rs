@@ -16,7 +16,7 @@ use belay_protocol::shell::{ReadParams, ReadResult};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use super::event_loop::Hub;
+use super::hub::Hub;
 use super::shims::ShimRecipe;
 use crate::input::{Input, JobId};
 

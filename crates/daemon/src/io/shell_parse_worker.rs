@@ -45,7 +45,7 @@ fn read(params: &ReadParams) -> ReadResult {
     let envp = environment(&params.env);
     let ask = |shell: &Shell, line: &[u8]| ask(shell, line, &envp).unwrap_or(Answer::Unasked);
     let mut reading = Reader::default().read(&params.line.0, &shell, &ask);
-    // Of a plain line the reader promises nothing more; whoever asks wants to know whether it would run at all.
+    // The parser says nothing more about a plain line; the caller wants to know whether it would run at all.
     if reading.verdict == Verdict::Plain
         && let Answer::Refuses { message } = ask(&shell, &params.line.0)
     {
@@ -88,14 +88,14 @@ fn environment(env: &[Bytes]) -> Vec<CString> {
     env.iter().filter(unset).filter_map(|entry| CString::new(entry.0.clone()).ok()).collect()
 }
 
-/// Whether it is a program and not a script: what a script makes of its arguments nobody knows.
+/// Whether it is a program and not a script, which may do anything with its arguments.
 fn is_binary(program: &Path) -> bool {
     let mut magic = [0; 4];
     let read = std::fs::File::open(program).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && magic == *b"\x7fELF"
 }
 
-/// Puts a line to the shell. None if there is no answer, or if it might be run.
+/// Asks the shell about a line. None if there is no answer, or if it might run the line.
 fn ask(shell: &Shell, line: &[u8], envp: &[CString]) -> Option<Answer> {
     if !shell.program().is_absolute() || !is_binary(shell.program()) {
         return None;

@@ -16,7 +16,7 @@ use belay_record::frame::Frames;
 use tokio::net::UnixStream;
 
 use super::connection::Connection;
-use super::event_loop::Hub;
+use super::hub::Hub;
 use crate::input::{Input, ShimId};
 
 /// How often, and after which pause, connecting to a socket is tried that fails for a passing reason.

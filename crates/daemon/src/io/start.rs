@@ -19,7 +19,7 @@ use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, Contain
 use belay_protocol::vars;
 
 use super::dirs::{self, Claim};
-use super::event_loop::{Hub, Workers, now};
+use super::hub::{Hub, Workers, now};
 use super::linux_host::{LinuxHost, home_dir};
 use super::listener::{Listener, bind};
 use super::settings_file;
@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::runtime::Core;
 use crate::settings::{Key, Settings};
 
-/// How long whoever starts a daemon waits for it: adopting a thousand tasks takes two seconds.
+/// How long the starting process waits for the daemon: adopting thousands of tasks takes seconds.
 const START_MS: u64 = 30_000;
 
 const COULD_NOT_START: u8 = 4;
@@ -61,7 +61,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 const READY: &str = "ready";
 
-/// The settings, checked: a wrong one is told before anything is started.
+/// Reads and checks the settings: a wrong one is reported before anything is started.
 fn settings(home: &Path) -> Result<Settings, String> {
     let path = home.join(vars::CONFIG_FILE);
     let found = settings_file::read(&path)
@@ -98,13 +98,13 @@ fn directories(mut args: impl Iterator<Item = OsString>) -> Result<(PathBuf, Pat
 }
 
 fn be_daemon(settings: Settings, home: &Path, runtime_dir: &Path, ready: ReadyPipe) -> Result<(), String> {
-    // What is made here is for this user alone, and for this user fully: whoever started us may have wanted less of its own files.
+    // Files of the daemon are for this user alone, and for this user fully, whatever the umask of the starting process is.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // Before anything else is opened: without it, or where the kernel refuses it, a spawn copies the whole descriptor table.
     let _slots = belay_os::slots::reserve().ok();
     match prepare(settings, home, runtime_dir) {
         Ok(None) => {
-            // Another daemon has the home: whoever asked for one has one.
+            // Another daemon has the home: the starting process gets what it asked for.
             let _ = ready.tell(READY);
             Ok(())
         }
@@ -200,7 +200,7 @@ fn crash_at() -> Option<(String, std::cell::Cell<u32>)> {
     Some((point.to_owned(), std::cell::Cell::new(count.parse().unwrap_or(0))))
 }
 
-/// The daemon's own environment, which has nothing in it of whoever happened to start it, and what no command does without.
+/// The daemon's own environment, which was cleaned of the starting process's variables, and what every command needs.
 fn hook_env() -> Vec<Bytes> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env: BTreeMap<OsString, OsString> =

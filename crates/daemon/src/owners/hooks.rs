@@ -203,7 +203,7 @@ impl<H: Host> Core<H> {
         tracing::info!(hook = key, run = id, "hook started");
         self.hooks.waiting.remove(key);
         self.hooks.running.insert(key.to_owned(), doc);
-        self.give_to_shim(&id, shim);
+        self.send_start_or_wait(&id, shim);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::effect::Effect;
 use crate::host::{CrashPoint, Host};
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter};
 use crate::runtime::{Core, Phase, Stage};
-use crate::tasks::{StoredTask, TaskEnded, journal_error};
+use crate::tasks::StoredTask;
 
 /// How many ends there may be between two looks at the rules.
 const LOOK_EVERY: u32 = 100;
@@ -126,9 +126,7 @@ pub(crate) struct CollectReply {
 }
 
 impl Reply for CollectReply {
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.reply(&waiter.caller, &self.done);
     }
 }
@@ -162,7 +160,7 @@ impl<H: Host> Core<H> {
         let dirs: Vec<_> = gone.map(|id| self.ctx.config.task_dir(&id)).collect();
         if !dirs.is_empty() {
             self.retention.removing += 1;
-            self.remove_dirs(Stage::Now, dirs, |core, _| core.retention.removing -= 1);
+            self.remove_dirs(Stage::Unconditional, dirs, |core, _| core.retention.removing -= 1);
         }
     }
 
@@ -219,28 +217,16 @@ impl<H: Host> Core<H> {
         });
     }
 
-    fn slice_collected(
-        &mut self,
-        collection: Collection,
-        ids: Vec<String>,
-        freed: Result<u64, belay_journal::Error>,
-    ) {
-        match freed {
-            Ok(freed_bytes) => {
-                if let Some(reply) =
-                    collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id))
-                {
-                    reply.done.removed.extend(ids);
-                    reply.done.freed_bytes += freed_bytes;
-                }
-                if self.ctx.journal.is_batch_empty() {
-                    self.collect_tasks(collection);
-                } else {
-                    // There was no room to record it. There will be; then the rest follows.
-                    self.end_collection(collection, Ok(()));
-                }
-            }
-            Err(error) => self.end_collection(collection, Err(journal_error(&error))),
+    fn slice_collected(&mut self, collection: Collection, ids: Vec<String>, freed_bytes: u64) {
+        if let Some(reply) = collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id)) {
+            reply.done.removed.extend(ids);
+            reply.done.freed_bytes += freed_bytes;
+        }
+        if self.ctx.journal.is_batch_empty() {
+            self.collect_tasks(collection);
+        } else {
+            // There was no room to record it. There will be; then the rest follows.
+            self.end_collection(collection, Ok(()));
         }
     }
 
@@ -306,7 +292,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn forget_tasks(
         &mut self,
         tasks: Vec<Removable>,
-        then: impl FnOnce(&mut Self, Result<u64, belay_journal::Error>) + 'static,
+        then: impl FnOnce(&mut Self, u64) + 'static,
     ) {
         self.ctx.crash_point(CrashPoint::BeforeRemove);
         let mut dirs = Vec::with_capacity(tasks.len());
@@ -322,7 +308,7 @@ impl<H: Host> Core<H> {
         self.retention.removing += 1;
         self.remove_dirs(Stage::AfterCommit, dirs, move |core, freed_bytes| {
             core.retention.removing -= 1;
-            then(core, Ok(freed_bytes));
+            then(core, freed_bytes);
         });
         if let Err(belay_journal::Error::Full { .. }) = self.commit() {
             self.ctx.effects.release_removals();

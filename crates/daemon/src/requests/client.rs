@@ -19,7 +19,7 @@ pub(crate) struct Client {
     pub(super) uid: u32,
     /// Where the process that made the connection is.
     pub(super) origin: Origin,
-    /// In whose name it acts, since its hello; before it, in nobody's.
+    /// In whose name it acts, since its hello; before it, an empty session, which matches nothing.
     pub(super) scope: Scope,
     pub(super) said_hello: bool,
     /// Bytes that were sent and have not left yet.
@@ -58,11 +58,15 @@ pub(crate) struct Caller {
     pub(crate) request: Option<RequestId>,
 }
 
-/// What a handler returns: the reply, or that it comes later.
+/// What a handler returns.
 #[derive(Debug)]
 pub(crate) enum Answer {
+    /// The reply; none if the call wants none.
     Now(Option<Vec<u8>>),
+    /// A pending reply gives it.
     Later,
+    /// It was sent already, because something that comes after it had to be sent, too.
+    Sent,
 }
 
 impl Caller {
@@ -120,7 +124,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn finish_call(&mut self, caller: &Caller, done: Result<Answer, RpcError>) {
         match done {
             Ok(Answer::Now(Some(line))) => self.send_reply(caller.client, line),
-            Ok(Answer::Now(None) | Answer::Later) => {}
+            Ok(Answer::Now(None) | Answer::Later | Answer::Sent) => {}
             Err(error) => self.fail(caller, error),
         }
     }
@@ -173,7 +177,7 @@ impl<H: Host> Core<H> {
             if waits {
                 self.requests.half_closed.insert(client);
             } else {
-                self.ctx.effects.push(Stage::Now, Effect::CloseClient { client });
+                self.ctx.effects.push(Stage::Unconditional, Effect::CloseClient { client });
             }
         }
     }
@@ -193,7 +197,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn send_lines(&mut self, client: ClientId, lines: Vec<u8>, is_reply: bool) {
         let Some(state) = self.requests.clients.get_mut(&client) else { return };
         state.queued_bytes += lines.len();
-        self.ctx.effects.push(Stage::Now, Effect::Send { client, lines, is_reply });
+        self.ctx.effects.push(Stage::Unconditional, Effect::Send { client, lines, is_reply });
     }
 
     pub(crate) fn reply<T: Serialize>(&mut self, caller: &Caller, result: &T) {

@@ -10,7 +10,7 @@ use crate::runtime::Core;
 
 impl<H: Host> Core<H> {
     pub(super) fn call(&mut self, caller: &Caller, call: Call) -> Result<Answer, RpcError> {
-        let Some(client) = self.requests.client(caller.client) else { return Ok(Answer::Later) };
+        let Some(client) = self.requests.client(caller.client) else { return Ok(Answer::Sent) };
         if !client.said_hello && !matches!(call, Call::Hello(_)) {
             return Err(RpcError::new(ErrorKind::Version, "the first call of a connection is daemon/hello")
                 .hint("send {\"method\": \"daemon/hello\", \"params\": {\"client\": \"NAME VERSION\", \"protocol\": 1}}"));

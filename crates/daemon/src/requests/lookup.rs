@@ -6,28 +6,14 @@ use belay_model::TaskId;
 use belay_protocol::error::{ErrorKind, RpcError};
 
 use super::access::not_permitted;
-use super::{Answer, Caller, Reply, Scope, Waiter};
+use super::{Answer, Caller, Scope};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::runtime::Core;
-use crate::tasks::{StoredTask, TaskEnded, TaskRef, not_found};
+use crate::tasks::{StoredTask, TaskRef, not_found};
 
 /// So many of the tasks that may be meant are named.
 const AMBIGUOUS_IDS: usize = 10;
-
-/// A call that waits for a worker and for nothing else.
-#[derive(Debug)]
-pub(crate) struct WorkerReply;
-
-impl Reply for WorkerReply {
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, _: &mut Core<H>, _: Waiter) {}
-
-    fn delays_exit(&self) -> bool {
-        true
-    }
-}
 
 type Then<H> = Box<dyn FnOnce(&mut Core<H>, Result<TaskRef, RpcError>)>;
 
@@ -63,18 +49,6 @@ impl<H: Host> Core<H> {
                 Ok(Answer::Later)
             }
         }
-    }
-
-    /// Owes a reply until a worker has answered. `begin` starts the job and calls `finish` with what makes the reply; if the
-    /// caller has gone by then, nothing happens.
-    pub(crate) fn await_worker(&mut self, caller: &Caller, begin: impl FnOnce(&mut Self, Finish<H>)) {
-        let reply = self.defer_reply(caller.clone(), WorkerReply, None);
-        let finish: Finish<H> = Box::new(move |core, make| {
-            let Some((waiter, WorkerReply)) = core.take_reply(reply) else { return };
-            let done = make(core, &waiter.caller);
-            core.finish_call(&waiter.caller, done);
-        });
-        begin(self, finish);
     }
 
     /// The task, if it can be found without asking the journal.
@@ -229,10 +203,6 @@ impl<H: Host> Core<H> {
         });
     }
 }
-
-/// Gives the reply that a worker's result makes possible.
-pub(crate) type Finish<H> =
-    Box<dyn FnOnce(&mut Core<H>, Box<dyn FnOnce(&mut Core<H>, &Caller) -> Result<Answer, RpcError>>)>;
 
 /// What was typed, as far as it can be repeated: control characters are shown as escapes.
 pub(crate) fn shown(text: &str) -> String {

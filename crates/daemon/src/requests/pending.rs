@@ -28,6 +28,13 @@ pub(crate) enum Progress {
     Complete,
 }
 
+/// How a detach answers a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DetachAnswer {
+    Task,
+    Wait,
+}
+
 /// One kind of pending reply.
 pub(crate) trait Reply: Sized {
     /// The tasks it is about: their ends are reported to it.
@@ -55,11 +62,21 @@ pub(crate) trait Reply: Sized {
         false
     }
 
-    /// Gives the reply because its task has ended.
-    fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded);
+    /// Gives the reply because its task has ended. Only called for a reply that is about a task.
+    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
 
-    /// Gives the reply because its deadline has come: with what is known now.
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter);
+    /// Gives the reply now, with what is known: its deadline has come, or what it waited for is there.
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter);
+
+    /// It is completed after all other replies about the same task, and after the task's sessions know of its end.
+    fn completes_last(&self) -> bool {
+        false
+    }
+
+    /// A detach of its task answers it: with the task, or as a wait that was met.
+    fn answered_by_detach(&self) -> Option<DetachAnswer> {
+        None
+    }
 
     /// Gives the reply because the daemon leaves before it is there.
     fn daemon_leaves<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
@@ -135,8 +152,14 @@ macro_rules! pending_replies {
             fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
                 match self { $( Self::$kind(reply) => reply.complete(core, waiter, ended), )* }
             }
-            fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
-                match self { $( Self::$kind(reply) => reply.due(core, waiter), )* }
+            fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+                match self { $( Self::$kind(reply) => reply.give_now(core, waiter), )* }
+            }
+            fn completes_last(&self) -> bool {
+                match self { $( Self::$kind(reply) => reply.completes_last(), )* }
+            }
+            fn answered_by_detach(&self) -> Option<DetachAnswer> {
+                match self { $( Self::$kind(reply) => reply.answered_by_detach(), )* }
             }
             fn daemon_leaves<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
                 match self { $( Self::$kind(reply) => reply.daemon_leaves(core, waiter), )* }
@@ -172,7 +195,7 @@ pending_replies! {
     Drained(crate::owners::DrainedReply),
     Completions(crate::owners::CompletionsReply),
     Collect(crate::owners::CollectReply),
-    Worker(super::lookup::WorkerReply),
+    Worker(super::worker::WorkerReply),
 }
 
 impl Requests {
@@ -186,6 +209,14 @@ impl Requests {
 
     pub(crate) fn caller(&self, id: ReplyId) -> Option<&Caller> {
         self.replies.get(&id).map(|pending| &pending.caller)
+    }
+
+    pub(crate) fn completes_last(&self, id: ReplyId) -> bool {
+        self.replies.get(&id).is_some_and(|pending| pending.reply.completes_last())
+    }
+
+    pub(crate) fn answered_by_detach(&self, id: ReplyId) -> Option<DetachAnswer> {
+        self.replies.get(&id)?.reply.answered_by_detach()
     }
 
     pub(super) fn survives_client(&self, id: ReplyId) -> bool {
@@ -273,7 +304,7 @@ impl<H: Host> Core<H> {
         Some((Waiter { id, caller }, reply))
     }
 
-    /// Nobody is there to get it.
+    /// Drops the reply of a client that has gone.
     pub(crate) fn drop_reply(&mut self, id: ReplyId) {
         self.take_any_reply(id);
     }
@@ -284,7 +315,7 @@ impl<H: Host> Core<H> {
             return;
         }
         if let Some((waiter, reply)) = self.take_any_reply(id) {
-            reply.due(self, waiter);
+            reply.give_now(self, waiter);
         }
     }
 

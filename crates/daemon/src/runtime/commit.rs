@@ -142,7 +142,7 @@ impl JournalWriter {
         self.flushed_last
     }
 
-    /// Ends that could not be written yet, because the disk is full: they are told nevertheless.
+    /// An end that could not be written yet, because the disk is full: lookups and lists include it.
     pub(crate) fn unwritten_end(&self, id: &str) -> Option<&TaskRow> {
         let row = self.batch.put.get(*self.put.get(id)?)?;
         Some(row).filter(|row| row.ended_ms.is_some())
@@ -287,7 +287,7 @@ impl<H: Host> Core<H> {
         if self.ctx.journal.flushing {
             return;
         }
-        // A flush of nothing but the daemon's own events has nothing that a crash could take.
+        // A flush without tasks has no crash point: there is nothing to test.
         let matters = self.ctx.journal.buffer.holds_unflushed_tasks();
         let Some(job) = self.ctx.journal.buffer.begin_flush() else {
             self.ctx.journal.flushed_last |= self.ctx.phase == Phase::Leaving;
@@ -295,9 +295,9 @@ impl<H: Host> Core<H> {
         };
         self.ctx.journal.flushing = true;
         if matters {
-            self.ctx.effects.push(Stage::Now, Effect::CrashPoint(CrashPoint::BeforeFlush));
+            self.ctx.effects.push(Stage::Unconditional, Effect::CrashPoint(CrashPoint::BeforeFlush));
         }
-        self.ctx.effects.push(Stage::Now, Effect::FlushJournal(Box::new(job)));
+        self.ctx.effects.push(Stage::Unconditional, Effect::FlushJournal(Box::new(job)));
     }
 
     /// Goes on when the database has what was recorded so far, or cannot take it.
@@ -338,6 +338,6 @@ impl<H: Host> Core<H> {
 
     /// Whether the database has everything and every shim may forget what is in it.
     pub fn is_settled(&self) -> bool {
-        self.ctx.journal.is_flushed() && !self.ctx.journal.flushing && self.ctx.effects.holds_nothing()
+        self.ctx.journal.is_flushed() && !self.ctx.journal.flushing && self.ctx.effects.delays_nothing()
     }
 }

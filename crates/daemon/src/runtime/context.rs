@@ -74,7 +74,7 @@ impl<H: Host> Context<H> {
     // --- effects ---
 
     pub(crate) fn tell_shim(&mut self, shim: ShimId, message: ToShim) {
-        self.effects.push(Stage::Now, Effect::ToShim { shim, message });
+        self.effects.push(Stage::Unconditional, Effect::ToShim { shim, message });
     }
 
     pub(crate) fn crash_point(&self, point: CrashPoint) {
@@ -83,7 +83,7 @@ impl<H: Host> Context<H> {
 
     // --- the journal ---
 
-    /// Records an event about something that these ids are above.
+    /// Records an event. `lineage`: the ids of everything above its subject, outermost first.
     pub(crate) fn record(&mut self, event: Event, lineage: &[String]) {
         self.journal.record(self.now, &event, lineage);
     }

@@ -1,5 +1,5 @@
 //! The daemon's core: one input in, a list of effects out. It owns the subsystems, is the only place that coordinates several
-//! of them, and does no I/O but the append to the journal's write buffer.
+//! of them, and does no I/O but the append to the journal's write buffer and the short operations of `Host`.
 
 use std::collections::VecDeque;
 
@@ -92,7 +92,8 @@ impl<H: Host> Core<H> {
         self.handle(now, Input::Tick)
     }
 
-    /// One input: what has to be done about it, in order. Whatever is sent to a client or a shim is durable by then.
+    /// One input: what has to be done about it, in order. The step's commit was tried before any of it; if it failed, effects that
+    /// depend on it are held back and tried again.
     pub fn handle(&mut self, now: Moment, input: Input) -> Vec<Effect> {
         let mut effects = self.handle_event(now, input);
         effects.append(&mut self.after_event());
@@ -106,18 +107,18 @@ impl<H: Host> Core<H> {
         if self.has_uncommitted() && !self.ctx.journal.is_retrying() {
             self.commit_or_retry();
         }
+        self.answer_detached_callers();
         self.ctx.effects.take()
     }
 
-    /// The second half: what no caller waits for, and whether there is anything left to do at all.
+    /// The second half of a step: what no caller waits for, and whether there is anything left to do at all.
     pub(crate) fn after_event(&mut self) -> Vec<Effect> {
         self.start_hooks();
-        self.answer_detached_callers();
         self.watch_buffer();
         self.collect_now_and_then();
         self.refill_pool();
         self.watch_idleness();
-        self.ctx.effects.release_last();
+        self.ctx.effects.release_behind_replies();
         self.close_drained_clients();
         self.exit_when_done();
         self.ctx.effects.take()
@@ -172,7 +173,7 @@ impl<H: Host> Core<H> {
             Timer::Lease(session) => self.lease_due(&session),
             Timer::Quiet(reply) => self.quiet_due(reply),
             Timer::StopWatchdog(shim) => self.check_stop_progress(shim),
-            Timer::DeferredAcks => self.ctx.effects.release_held(),
+            Timer::DeferredAcks => self.ctx.effects.release_delayed(),
             Timer::Idle => self.leave(),
             Timer::RetryCommit => self.retry_commit(),
             Timer::Flush => self.flush_when_quiet(),

@@ -6,8 +6,9 @@ use crate::input::ShimId;
 /// When an effect leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// With the step, also when the journal cannot be written: the effect does not depend on it.
-    Now,
+    /// At the end of the step, after its commit was tried, whether or not the journal could be written. Replies are sent so:
+    /// a caller is answered also when the disk is full. What must not happen then is `AfterCommit`.
+    Unconditional,
     /// Once everything that was recorded before it is durable.
     AfterCommit,
     /// Durable, and behind every reply of the step: no caller waits for it.
@@ -19,20 +20,20 @@ pub(crate) enum Stage {
 
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    now: Vec<Effect>,
+    unconditional: Vec<Effect>,
     after_commit: Vec<Effect>,
     after_replies: Vec<Effect>,
     deferred: Vec<Effect>,
-    /// Durable; leave at the end of the step.
-    last: Vec<Effect>,
-    /// Durable; leave when their timer rings.
-    held: Vec<Effect>,
+    /// Durable effects of `AfterReplies`.
+    behind_replies: Vec<Effect>,
+    /// Durable effects of `Deferred`, which leave when their timer is due.
+    delayed: Vec<Effect>,
 }
 
 impl Effects {
     pub(crate) fn push(&mut self, stage: Stage, effect: Effect) {
         match stage {
-            Stage::Now => self.now.push(effect),
+            Stage::Unconditional => self.unconditional.push(effect),
             Stage::AfterCommit => self.after_commit.push(effect),
             Stage::AfterReplies => self.after_replies.push(effect),
             Stage::Deferred => self.deferred.push(effect),
@@ -42,10 +43,10 @@ impl Effects {
     /// Everything recorded so far is durable. True if a timer is needed to release what is held back.
     #[must_use]
     pub(crate) fn committed(&mut self) -> bool {
-        self.now.append(&mut self.after_commit);
-        self.last.append(&mut self.after_replies);
-        let needs_timer = !self.deferred.is_empty() && self.held.is_empty();
-        self.held.append(&mut self.deferred);
+        self.unconditional.append(&mut self.after_commit);
+        self.behind_replies.append(&mut self.after_replies);
+        let needs_timer = !self.deferred.is_empty() && self.delayed.is_empty();
+        self.delayed.append(&mut self.deferred);
         needs_timer
     }
 
@@ -58,7 +59,7 @@ impl Effects {
     /// Removals need no commit when the disk is full: they are what makes room for it.
     pub(crate) fn release_removals(&mut self) {
         let is_removal = |effect: &mut Effect| matches!(effect, Effect::RemoveDirs { .. });
-        self.now.extend(self.after_commit.extract_if(.., is_removal));
+        self.unconditional.extend(self.after_commit.extract_if(.., is_removal));
     }
 
     /// The journal will not be written any more: what waits for a commit never leaves.
@@ -69,32 +70,32 @@ impl Effects {
     }
 
     /// What was held back leaves with this step.
-    pub(crate) fn release_held(&mut self) {
-        self.now.append(&mut self.held);
+    pub(crate) fn release_delayed(&mut self) {
+        self.unconditional.append(&mut self.delayed);
     }
 
-    pub(crate) const fn holds_nothing(&self) -> bool {
-        self.held.is_empty()
+    pub(crate) const fn delays_nothing(&self) -> bool {
+        self.delayed.is_empty()
     }
 
     /// Everything that leaves now.
     pub(crate) fn take(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.now)
+        std::mem::take(&mut self.unconditional)
     }
 
     /// What comes behind the replies joins what leaves now.
-    pub(crate) fn release_last(&mut self) {
-        self.now.append(&mut self.last);
+    pub(crate) fn release_behind_replies(&mut self) {
+        self.unconditional.append(&mut self.behind_replies);
     }
 
     /// How many effects leave now, to find out later which of them were pushed since.
     pub(crate) const fn position(&self) -> usize {
-        self.now.len()
+        self.unconditional.len()
     }
 
     /// Effects pushed since `position` wait for the commit.
     pub(crate) fn delay_since(&mut self, position: usize) {
-        let later = self.now.split_off(position);
+        let later = self.unconditional.split_off(position);
         self.after_commit.extend(later);
     }
 }

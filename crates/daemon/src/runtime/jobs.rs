@@ -1,5 +1,8 @@
 //! Jobs that workers run beside the core, and what the core does with each result: one continuation per job. A job that
 //! belongs to a call also has a pending reply; this table knows nothing of callers.
+//!
+//! Three kinds of jobs need no continuation here: a search and the parse of a line are found by their pending reply, whose id is
+//! the id of the job; a lost task and a flush carry all that is needed in their result.
 
 use std::collections::HashMap;
 
@@ -42,12 +45,12 @@ impl<H: Host> Core<H> {
     ) {
         let ticket = self.ctx.journal.begin_read();
         let job = self.add_job(Then::Rows(ticket, Box::new(then)));
-        self.ctx.effects.push(Stage::Now, Effect::ReadJournal { job, query });
+        self.ctx.effects.push(Stage::Unconditional, Effect::ReadJournal { job, query });
     }
 
     pub(crate) fn sample(&mut self, items: Vec<SampleItem>, then: impl FnOnce(&mut Self, Sample) + 'static) {
         let job = self.add_job(Then::Sample(Box::new(then)));
-        self.ctx.effects.push(Stage::Now, Effect::Sample { job, items });
+        self.ctx.effects.push(Stage::Unconditional, Effect::Sample { job, items });
     }
 
     pub(crate) fn expire_events(
@@ -56,10 +59,10 @@ impl<H: Host> Core<H> {
         then: impl FnOnce(&mut Self, Result<Expired, RpcError>) + 'static,
     ) {
         let job = self.add_job(Then::Expired(Box::new(then)));
-        self.ctx.effects.push(Stage::Now, Effect::ExpireEvents { job, rule });
+        self.ctx.effects.push(Stage::Unconditional, Effect::ExpireEvents { job, rule });
     }
 
-    /// Removes directories once what was recorded so far is durable.
+    /// Removes directories at this stage.
     pub(crate) fn remove_dirs(
         &mut self,
         stage: Stage,
@@ -77,7 +80,7 @@ impl<H: Host> Core<H> {
         then: impl FnOnce(&mut Self, std::io::Result<()>) + 'static,
     ) {
         let job = self.add_job(Then::Written(Box::new(then)));
-        self.ctx.effects.push(Stage::Now, Effect::WriteSettings { job, path, text });
+        self.ctx.effects.push(Stage::Unconditional, Effect::WriteSettings { job, path, text });
     }
 
     fn add_job(&mut self, then: Then<H>) -> JobId {

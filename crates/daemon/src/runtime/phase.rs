@@ -74,8 +74,8 @@ impl<H: Host> Core<H> {
         if !self.ctx.journal.has_flushed_last() {
             return;
         }
-        self.ctx.effects.release_held();
-        self.ctx.effects.push(Stage::Now, Effect::Exit);
+        self.ctx.effects.release_delayed();
+        self.ctx.effects.push(Stage::Unconditional, Effect::Exit);
     }
 
     /// Arms the idle timer when there is nothing to hold and nobody to serve, and disarms it otherwise.

@@ -9,7 +9,7 @@ use belay_protocol::task::Status;
 use belay_record::convert::policy_from_wire;
 
 use super::{Shim, ShimStage};
-use crate::effect::{Effect, LostTask, WithoutEndFile};
+use crate::effect::{Effect, WithoutEndFile};
 use crate::host::Host;
 use crate::input::ShimId;
 use crate::runtime::{Core, Phase, Stage, Timer};
@@ -69,15 +69,7 @@ impl<H: Host> Core<H> {
             ..Shim::connecting(record.name.clone())
         };
         self.shims.insert(shim, state);
-        self.ctx.effects.push(Stage::Now, Effect::ConnectShim { shim, name: record.name });
-    }
-
-    /// Has a worker find out how a task ended whose shim is gone.
-    pub(super) fn reap_lost(&mut self, task: String, without_end_file: WithoutEndFile) {
-        self.shims.cleanups_pending += 1;
-        let dir = self.ctx.config.task_dir(&task);
-        let lost = LostTask { task, dir, without_end_file };
-        self.ctx.effects.push(Stage::Now, Effect::ReapLost(Box::new(lost)));
+        self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim, name: record.name });
     }
 
     /// Asks for the whole life: what is in the journal already is not recorded twice, but the state is rebuilt from it.

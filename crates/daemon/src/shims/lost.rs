@@ -3,7 +3,7 @@
 use belay_protocol::shim::ProcessId;
 
 use super::{Shim, ShimStage};
-use crate::effect::{Effect, LostTree, WithoutEndFile};
+use crate::effect::{Effect, LostTask, LostTree, WithoutEndFile};
 use crate::host::Host;
 use crate::input::ShimId;
 use crate::runtime::{Core, Stage, Timer};
@@ -28,8 +28,8 @@ impl<H: Host> Core<H> {
         self.start_serving_when_adopted();
     }
 
-    /// A shim that was just exiting accepts the connection and says nothing. Whether it exited by itself or was killed shows
-    /// its socket when it is tried once more.
+    /// A shim that was just exiting accepts the connection and says nothing. Its socket shows, when it is tried once more, whether
+    /// it exited by itself or was killed.
     fn is_dead_without_hello(&self, id: ShimId) -> bool {
         let is_unheard = |shim: &&Shim| shim.stage == ShimStage::Connecting && shim.task.is_some();
         let process = self.shims.all.get(&id).filter(is_unheard).and_then(|shim| shim.process);
@@ -57,7 +57,7 @@ impl<H: Host> Core<H> {
         if let Some(process) = shim.process {
             // If it was killed, it has left what it would have removed itself.
             let (name, cgroup) = (shim.name.clone(), shim.cgroup_path());
-            self.ctx.effects.push(Stage::Now, Effect::ClearShim { name, process, cgroup });
+            self.ctx.effects.push(Stage::Unconditional, Effect::ClearShim { name, process, cgroup });
         }
         if self.shims.spawning.contains(&id) {
             return self.shim_not_spawned(id, "it ended before it was ready");
@@ -90,7 +90,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn reconnect_shim(&mut self, id: ShimId) {
         let connecting = self.shims.all.get(&id).filter(|shim| shim.stage == ShimStage::Connecting);
         if let Some(name) = connecting.map(|shim| shim.name.clone()) {
-            self.ctx.effects.push(Stage::Now, Effect::ConnectShim { shim: id, name });
+            self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim: id, name });
         }
     }
 
@@ -98,6 +98,14 @@ impl<H: Host> Core<H> {
     pub(super) fn give_up_on_shim(&mut self, id: ShimId) {
         self.shims.update(id, |shim| shim.tries = RECONNECT_TRIES + 1);
         self.start_serving_when_adopted();
+    }
+
+    /// Has a worker find out how a task ended whose shim is gone.
+    pub(super) fn reap_lost(&mut self, task: String, without_end_file: WithoutEndFile) {
+        self.shims.cleanups_pending += 1;
+        let dir = self.ctx.config.task_dir(&task);
+        let lost = LostTask { task, dir, without_end_file };
+        self.ctx.effects.push(Stage::Unconditional, Effect::ReapLost(Box::new(lost)));
     }
 
     /// A shim that is gone, or is to be: its end file says how its task ended; else its tree is found and killed. One that

@@ -27,14 +27,14 @@ impl<H: Host> Core<H> {
             let shim = ShimId(self.ctx.next_number());
             let state = Shim { is_orphan: true, adopted: true, ..Shim::connecting(name.clone()) };
             self.shims.insert(shim, state);
-            self.ctx.effects.push(Stage::Now, Effect::ConnectShim { shim, name });
+            self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim, name });
         }
     }
 
     /// No shim is there: only its socket was left.
     pub(super) fn forget_orphan_shim(&mut self, id: ShimId) {
         if let Some(shim) = self.shims.remove(id) {
-            self.ctx.effects.push(Stage::Now, Effect::RemoveSocket { name: shim.name });
+            self.ctx.effects.push(Stage::Unconditional, Effect::RemoveSocket { name: shim.name });
         }
     }
 
@@ -44,7 +44,7 @@ impl<H: Host> Core<H> {
         let task = hello.task.filter(|task| TaskId::parse(task).is_ok());
         let Some((task, spec)) = task.zip(hello.spec) else {
             self.shims.remove(id);
-            self.ctx.effects.push(Stage::Now, Effect::CloseShim { shim: id });
+            self.ctx.effects.push(Stage::Unconditional, Effect::CloseShim { shim: id });
             return self.start_serving_when_adopted();
         };
         let queued = hello.queued;
@@ -63,7 +63,7 @@ impl<H: Host> Core<H> {
         });
     }
 
-    /// The journal has the end of its task, or had it: the shim may forget it.
+    /// The journal knows its task: the shim may forget the end, if it holds one. (A shim ignores that while its task lives.)
     fn orphan_is_known(&mut self, id: ShimId, task: String) {
         let known = self.shims.update(id, |shim| {
             shim.is_orphan = false;

@@ -24,7 +24,7 @@ impl<H: Host> Core<H> {
         }
         // When none can be started, only a task that waits for one is worth another try.
         let spare = if self.shims.failures == 0 { bounds::SHIMS_READY } else { 0 };
-        let wanted = self.tasks.waiting_count() + spare;
+        let wanted = self.tasks.awaiting_shim_count() + spare;
         let spawning = self.shims.spawning.len();
         let missing = wanted.saturating_sub(self.shims.ready.len() + spawning);
         for _ in 0..missing.min(bounds::SHIMS_SPAWNING.saturating_sub(spawning)) {
@@ -40,7 +40,7 @@ impl<H: Host> Core<H> {
         let shim = ShimId(self.ctx.next_number());
         let name = hex(&random);
         self.shims.insert(shim, Shim::connecting(name.clone()));
-        self.ctx.effects.push(Stage::Now, Effect::SpawnShim { shim, name });
+        self.ctx.effects.push(Stage::Unconditional, Effect::SpawnShim { shim, name });
     }
 
     pub(crate) fn shim_spawned(&mut self, id: ShimId, process: ProcessId) {
@@ -58,7 +58,7 @@ impl<H: Host> Core<H> {
         if !self.shims.spawning.is_empty() || !self.shims.ready.is_empty() {
             return;
         }
-        for task in self.tasks.take_waiting() {
+        for task in self.tasks.take_awaiting_shim() {
             let message = format!("no process could be started to hold the task: {error}");
             let error = StartError { stage: StartStage::Resources, errno: 0, message };
             self.end_unstarted(&task, End::Spawn { error });
@@ -76,45 +76,44 @@ impl<H: Host> Core<H> {
         self.shims.failures = 0;
         if self.ctx.phase == Phase::Leaving || self.shims.ready.len() >= bounds::SHIMS_READY_MOST {
             self.shims.remove(id);
-            return self.ctx.effects.push(Stage::Now, Effect::CloseShim { shim: id });
+            return self.ctx.effects.push(Stage::Unconditional, Effect::CloseShim { shim: id });
         }
         self.shims.ready.push(id);
-        if let Some(task) = self.tasks.next_waiting() {
-            self.hand_over(&task);
+        if let Some(task) = self.tasks.next_awaiting_shim() {
+            self.send_start_of_waiting(&task);
         }
     }
 
     /// Takes an idle shim for a task that is about to be recorded, and names it in the record. A task that its shim holds
     /// until it is admitted stays queued: as long as the record says so, nothing can have been spawned.
     pub(crate) fn take_ready_shim(&mut self, stored: &mut StoredTask, held: bool) -> Option<ShimId> {
-        let id = self.shims.ready.pop()?;
-        let shim = self.shims.all.get(&id)?;
+        let shim = self.shims.all.get(self.shims.ready.last()?)?;
         let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
         stored.doc.shim = Some(ShimRecord { name, process: shim.process?, cgroup });
         stored.doc.status = if held { Status::Queued } else { Status::Starting };
-        Some(id)
+        self.shims.ready.pop()
     }
 
     /// A task that waited gets its shim: durable first, then the start.
-    fn hand_over(&mut self, task_id: &str) {
-        let Some((mut stored, held)) = self.tasks.start_to_hand_over(task_id) else { return };
+    fn send_start_of_waiting(&mut self, task_id: &str) {
+        let Some((mut stored, held)) = self.tasks.start_awaiting_shim(task_id) else { return };
         let Some(shim) = self.take_ready_shim(&mut stored, held) else { return };
         self.ctx.journal.put_task(&stored);
         self.tasks.replace_stored(task_id, stored);
         let position = self.ctx.effects.position();
-        self.begin(task_id, shim);
+        self.send_start(task_id, shim);
         // Behind the start: a caller that is told that its task is queued has nothing to resubmit.
         self.announce_start(task_id);
         self.ctx.effects.delay_since(position);
     }
 
     /// Gives a recorded task to its shim.
-    pub(crate) fn begin(&mut self, task_id: &str, id: ShimId) {
+    pub(crate) fn send_start(&mut self, task_id: &str, id: ShimId) {
         let watched = self.is_task_watched(task_id);
         if !self.shims.all.contains_key(&id) {
             return;
         }
-        let Some(start) = self.tasks.begin(task_id, id) else { return };
+        let Some(start) = self.tasks.take_start(task_id, id) else { return };
         self.shims.update(id, |shim| {
             shim.stage = ShimStage::Holding;
             shim.task = Some(task_id.to_owned());
@@ -124,7 +123,7 @@ impl<H: Host> Core<H> {
             self.ctx.tell_shim(id, ToShim::Watch { on: true });
         }
         self.ctx.tell_shim(id, ToShim::Start(start));
-        self.ctx.effects.push(Stage::Now, Effect::CrashPoint(CrashPoint::AfterStart));
+        self.ctx.effects.push(Stage::Unconditional, Effect::CrashPoint(CrashPoint::AfterStart));
     }
 
     /// Lets a task start that its shim holds: durable first, then the shim is told. One whose shim cannot be reached now stays

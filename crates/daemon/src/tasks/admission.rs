@@ -19,7 +19,7 @@ pub(crate) struct Place {
 }
 
 impl<H: Host> Core<H> {
-    pub(super) fn admit_start(&self, caller: &Caller, params: &StartParams) -> Result<Place, RpcError> {
+    pub(super) fn check_admission(&self, caller: &Caller, params: &StartParams) -> Result<Place, RpcError> {
         let scope = self.scope(caller);
         let place = self.place(&scope, params)?;
         if let Some(session) = self.sessions.get(&place.session).filter(|session| !session.is_open()) {

@@ -6,11 +6,12 @@ use belay_protocol::error::RpcError;
 use belay_protocol::shim::ToShim;
 use belay_protocol::task::{DetachParams, DetachedBy};
 
-use super::{StartReply, TaskEnded, TaskRef, WaitReply};
+use super::process_view::task_info_reply;
+use super::{TaskEnded, TaskRef};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::requests::check::check_text;
-use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, shim_unanswered};
+use crate::requests::{Answer, Caller, DetachAnswer, Reply, ReplyId, Waiter, shim_unanswered};
 use crate::runtime::Core;
 
 /// Who detaches a task whose caller's connection has ended.
@@ -27,11 +28,15 @@ impl Reply for DetachReply {
         vec![&self.task]
     }
 
+    fn answered_by_detach(&self) -> Option<DetachAnswer> {
+        Some(DetachAnswer::Task)
+    }
+
     fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
         core.reply(&waiter.caller, ended.info());
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.fail(&waiter.caller, shim_unanswered("it may still be detached"));
     }
 }
@@ -101,22 +106,16 @@ impl<H: Host> Core<H> {
     }
 
     fn answer_detached_caller(&mut self, reply: ReplyId, id: &str, follows: &[u64]) {
-        if self.requests.reply::<WaitReply>(reply).is_some_and(WaitReply::is_attached) {
-            if let Some((waiter, _)) = self.take_reply::<WaitReply>(reply) {
-                self.answer_detached_wait(&waiter.caller, id);
-            }
-            return;
-        }
-        let is_foreground_start =
-            self.requests.reply::<StartReply>(reply).is_some_and(StartReply::awaits_foreground);
-        if !is_foreground_start && self.requests.reply::<DetachReply>(reply).is_none() {
-            return;
-        }
+        let Some(answer) = self.requests.answered_by_detach(reply) else { return };
         let Some((waiter, _)) = self.take_any_reply(reply) else { return };
-        if let Some(follow) = self.tasks.follow_of(follows, &waiter.caller) {
-            self.drop_follow(follow);
+        match answer {
+            DetachAnswer::Wait => self.answer_detached_wait(&waiter.caller, id),
+            DetachAnswer::Task => {
+                if let Some(follow) = self.tasks.follow_of(follows, &waiter.caller) {
+                    self.drop_follow(follow);
+                }
+                self.reply_live(&waiter.caller, id, true, None, task_info_reply());
+            }
         }
-        let make = Box::new(|caller: &Caller, info| caller.answer(&info));
-        self.reply_live(&waiter.caller, id, true, None, make);
     }
 }

@@ -7,7 +7,7 @@ use belay_protocol::shim::ToShim;
 use belay_protocol::task::TaskInfo;
 use belay_record::MemoryLog;
 
-use super::{StopManyReply, StoredTask, ended_info};
+use super::{StoredTask, ended_info};
 use crate::effect::Effect;
 use crate::host::{CrashPoint, Host};
 use crate::input::ShimId;
@@ -54,24 +54,26 @@ impl<H: Host> Core<H> {
     /// it.
     pub(super) fn task_ended(&mut self, id: &str) {
         let Some(ended) = self.take_ended(id) else { return };
-        // In the same commit as the end:
+        // Recorded, in the same commit as the end:
         self.ctx.journal.put_task(&ended.stored);
         self.enqueue_hooks(&ended);
-        self.update_stall_exemption(ended.stored.parent.as_deref());
         self.count_output_above(&ended);
         self.leave_lane(&ended);
         self.record_completion(&ended);
+        // In memory:
+        self.update_stall_exemption(ended.stored.parent.as_deref());
         self.release_shim(&ended);
         // A daemon that dies now reports the end again, and reports the same. (Where the disk is full it is told all the
         // same, and the shim keeps it.)
         self.commit_or_retry();
         // Now it may be told:
-        self.remember_ended(&ended);
+        self.keep_output(&ended);
         self.complete_replies(&ended);
         self.serve_sessions_of(&ended.stored);
-        self.complete_group_stops(&ended);
+        self.complete_last_replies(&ended);
         self.end_follows(&ended);
         self.retention.task_ended(ended.stored.kept_bytes());
+        self.tasks.remember(ended.stored);
     }
 
     fn take_ended(&mut self, id: &str) -> Option<TaskEnded> {
@@ -101,26 +103,26 @@ impl<H: Host> Core<H> {
         self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterAck));
     }
 
-    fn remember_ended(&mut self, ended: &TaskEnded) {
+    /// Output that is not on disk stays readable for a while.
+    fn keep_output(&mut self, ended: &TaskEnded) {
         if !ended.info.output.on_disk {
             self.tasks.keep_memory(ended.id(), ended.info.output.bytes, ended.memory.clone());
         }
-        self.tasks.remember(ended.stored.clone());
     }
 
-    /// Every reply about this task alone.
+    /// Replies about this task.
     fn complete_replies(&mut self, ended: &TaskEnded) {
         for reply in self.requests.of_task(ended.id()) {
-            if self.requests.reply::<StopManyReply>(reply).is_none() {
+            if !self.requests.completes_last(reply) {
                 self.complete_reply(reply, ended);
             }
         }
     }
 
-    /// Stops of several tasks, once the sessions of this one know of its end.
-    fn complete_group_stops(&mut self, ended: &TaskEnded) {
+    /// Replies that are completed last: stops of several tasks, once the sessions of this one know of its end.
+    fn complete_last_replies(&mut self, ended: &TaskEnded) {
         for reply in self.requests.of_task(ended.id()) {
-            if self.requests.reply::<StopManyReply>(reply).is_some() {
+            if self.requests.completes_last(reply) {
                 self.complete_reply(reply, ended);
             }
         }

@@ -4,6 +4,7 @@ use belay_protocol::error::RpcError;
 use belay_protocol::shim::{Now, ToShim};
 use belay_protocol::task::GetParams;
 
+use super::process_view::task_info_reply;
 use super::{TaskEnded, TaskRef};
 use crate::config::bounds;
 use crate::host::Host;
@@ -26,9 +27,8 @@ impl Reply for InspectReply {
     }
 
     /// The shim did not answer in time: the reply goes without what it knows.
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
-        let make = Box::new(|caller: &Caller, info| caller.answer(&info));
-        core.reply_live(&waiter.caller, &self.task, true, None, make);
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.reply_live(&waiter.caller, &self.task, true, None, task_info_reply());
     }
 }
 
@@ -49,7 +49,6 @@ impl<H: Host> Core<H> {
     /// A shim has answered a query.
     pub(crate) fn shim_answered(&mut self, now: &Now) {
         let Some((waiter, reply)) = self.take_reply::<InspectReply>(ReplyId(now.query)) else { return };
-        let make = Box::new(|caller: &Caller, info| caller.answer(&info));
-        self.reply_live(&waiter.caller, &reply.task, true, Some(now), make);
+        self.reply_live(&waiter.caller, &reply.task, true, Some(now), task_info_reply());
     }
 }

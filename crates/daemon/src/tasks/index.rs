@@ -90,7 +90,7 @@ impl Tasks {
             changed: BTreeSet::new(),
             progressed: Vec::new(),
             detached: Vec::new(),
-            waiting: VecDeque::new(),
+            awaiting_shim: VecDeque::new(),
             closing: BTreeMap::new(),
             kept_memory: KeptMemory::new(kept_outputs),
             follows: Table::default(),
@@ -136,8 +136,7 @@ impl Tasks {
         self.tokens.get(token).map(String::as_str)
     }
 
-    /// The live tasks in this session or below this task. Runs of hooks are not among them: they run whoever ended what is
-    /// above them.
+    /// The live tasks in this session or below this task. Runs of hooks are not among them: a cascade does not stop them.
     pub(crate) fn below(&self, id: &str) -> Vec<String> {
         let members = self.members.of(id);
         members
@@ -213,8 +212,8 @@ impl Tasks {
         }
         self.with_budget.remove(id);
         self.changed.remove(id);
-        if !self.waiting.is_empty() {
-            self.waiting.retain(|waiting| waiting != id);
+        if !self.awaiting_shim.is_empty() {
+            self.awaiting_shim.retain(|waiting| waiting != id);
         }
         Some(task)
     }
@@ -304,20 +303,20 @@ impl Tasks {
 
 /// What the shim pool and adoption change about a task.
 impl Tasks {
-    pub(crate) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+    pub(crate) fn awaiting_shim_count(&self) -> usize {
+        self.awaiting_shim.len()
     }
 
-    pub(crate) fn next_waiting(&mut self) -> Option<String> {
-        self.waiting.pop_front()
+    pub(crate) fn next_awaiting_shim(&mut self) -> Option<String> {
+        self.awaiting_shim.pop_front()
     }
 
-    pub(crate) fn take_waiting(&mut self) -> VecDeque<String> {
-        std::mem::take(&mut self.waiting)
+    pub(crate) fn take_awaiting_shim(&mut self) -> VecDeque<String> {
+        std::mem::take(&mut self.awaiting_shim)
     }
 
     /// A task that waits for a shim, and whether the shim has to hold it until it is admitted.
-    pub(crate) fn start_to_hand_over(&self, id: &str) -> Option<(StoredTask, bool)> {
+    pub(crate) fn start_awaiting_shim(&self, id: &str) -> Option<(StoredTask, bool)> {
         let task = self.live.get(id)?;
         let held = task.start.as_ref().is_some_and(|start| start.held);
         Some((task.stored.clone(), held))
@@ -328,7 +327,7 @@ impl Tasks {
     }
 
     /// The task goes to this shim: the message that starts it.
-    pub(crate) fn begin(&mut self, id: &str, shim: ShimId) -> Option<Box<Start>> {
+    pub(crate) fn take_start(&mut self, id: &str, shim: ShimId) -> Option<Box<Start>> {
         self.update(id, |task| {
             let start = task.start.take()?;
             task.shim = Some(shim);

@@ -22,8 +22,8 @@ const UNREAD: &str = "its shim did not answer and was ended with it: what the sh
 const MAYBE_OTHERS: &str = "; without a cgroup there may be others that left no trace";
 
 impl<H: Host> Core<H> {
-    /// One life event. A shim that has not noticed yet that this is another daemon goes on where it was; it will be greeted
-    /// and report the whole life from its beginning.
+    /// One life event. It is ignored until the shim has said hello to this daemon: then it reports the whole life from its
+    /// beginning.
     pub(crate) fn life_event(&mut self, shim: ShimId, item: LifeItem) {
         if let Some(id) = self.shims.reporting_task(shim).filter(|task| *task == item.task).map(str::to_owned)
         {
@@ -48,17 +48,17 @@ impl<H: Host> Core<H> {
                 doc.end = Some((**end).clone());
             }
             let ended = task.state.is_ended();
-            let released = task.state.detached() && !was_detached && !ended;
-            if released {
+            let newly_detached = task.state.detached() && !was_detached && !ended;
+            if newly_detached {
                 doc.detached_by = Some(task_events::detached_by(&item.event));
             }
             doc.status = status(&task.state);
             let is_new = item.number > doc.seen;
             doc.seen = doc.seen.max(item.number);
-            Applied { ended, released, is_new }
+            Applied { ended, newly_detached, is_new }
         });
-        let Some(Applied { ended, released, is_new }) = applied else { return };
-        if released {
+        let Some(Applied { ended, newly_detached, is_new }) = applied else { return };
+        if newly_detached {
             self.tasks.detached.push(id.to_owned());
         }
         if is_new {
@@ -122,7 +122,7 @@ impl<H: Host> Core<H> {
             (Reaped::Killed { found, survivors, .. }, WithoutEndFile::Kill(tree)) => {
                 self.end_killed(id, tree, found, survivors);
             }
-            (Reaped::Nothing { .. } | Reaped::Killed { .. }, _) => self.end_without_trace(id),
+            (Reaped::Nothing { .. } | Reaped::Killed { .. }, _) => self.resubmit_or_lose(id),
         }
         self.start_serving_when_adopted();
     }
@@ -143,8 +143,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The shim never received the task, or the machine was restarted since.
-    fn end_without_trace(&mut self, id: &str) {
+    /// The shim never received the task, which may be resubmitted; or the machine was restarted since, and it is lost.
+    fn resubmit_or_lose(&mut self, id: &str) {
         let Some(task) = self.tasks.get(id) else { return };
         if task.stored.doc.boot == self.ctx.boot {
             return self.await_resubmit(id);
@@ -242,7 +242,7 @@ impl<H: Host> Core<H> {
         self.ctx.notice(format!("task {id} was lost: {known}"), "inspect it for what is known");
     }
 
-    /// Ends a task that was never handed to a shim.
+    /// Ends a task whose start no shim received.
     pub(crate) fn end_unstarted(&mut self, id: &str, end: End) {
         let (output, ended_at_ms) = (OutputInfo::default(), self.ctx.now.wall_ms);
         self.end_here(id, EndRecord { end, ended_at_ms, receipt: None, output, capture: None });
@@ -264,7 +264,7 @@ impl<H: Host> Core<H> {
 
 struct Applied {
     ended: bool,
-    released: bool,
+    newly_detached: bool,
     /// The journal does not have it yet.
     is_new: bool,
 }

@@ -7,7 +7,7 @@ use belay_record::reader::cut_at_character;
 use belay_record::{LogReader, Stream};
 
 use super::output_subscription::chunk;
-use super::{TaskEnded, TaskRef, WaitReply};
+use super::{TaskRef, WaitReply};
 use crate::config::bounds;
 use crate::effect::{Effect, Pattern, Search, Searched};
 use crate::host::Host;
@@ -28,9 +28,7 @@ pub(super) struct OutputNow {
 pub(crate) struct SearchReply;
 
 impl Reply for SearchReply {
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, _: &mut Core<H>, _: Waiter) {}
+    fn give_now<H: Host>(self, _: &mut Core<H>, _: Waiter) {}
 
     fn delays_exit(&self) -> bool {
         true
@@ -104,7 +102,7 @@ impl<H: Host> Core<H> {
             let search = core.prepare_search(params, pattern, ended_bytes)?;
             let reply = core.defer_reply(caller.clone(), SearchReply, None);
             let effect = Effect::Search { job: JobId(reply.0), search: Box::new(search) };
-            core.ctx.effects.push(Stage::Now, effect);
+            core.ctx.effects.push(Stage::Unconditional, effect);
             Ok(Answer::Later)
         })
     }

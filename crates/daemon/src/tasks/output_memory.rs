@@ -70,7 +70,7 @@ pub(crate) fn output_info(log: &LogReader, on_disk: bool) -> OutputInfo {
 impl Task {
     /// Whether the sums of its output have to be looked up on disk.
     pub(super) const fn has_log_on_disk(&self) -> bool {
-        self.memory.is_none() && !self.silent
+        self.memory.is_none() && !self.no_disk_output
     }
 }
 
@@ -99,7 +99,7 @@ impl<H: Host> Core<H> {
         self.tasks.update(&task, |task| {
             // A log that cannot be opened stays with the shim, which writes it to disk at a detach.
             task.memory = opened.and_then(Result::ok).map(Arc::new);
-            task.silent &= numbers.is_some();
+            task.no_disk_output &= numbers.is_some();
         });
     }
 
@@ -107,7 +107,7 @@ impl<H: Host> Core<H> {
     pub(super) fn output_sums(&self, task: &Task) -> OutputInfo {
         let log = match &task.memory {
             Some(log) => LogReader::in_memory(Arc::clone(log)),
-            None if task.silent => return OutputInfo::default(),
+            None if task.no_disk_output => return OutputInfo::default(),
             None => self.ctx.host.log_sums(&self.ctx.config.task_dir(task.id())),
         };
         let on_disk = task.memory.is_none();

@@ -118,7 +118,7 @@ impl<H: Host> Core<H> {
             // The reply comes before the first chunk.
             core.reply(caller, &FollowResult { id, follow, from });
             core.send_available(follow);
-            Ok(Answer::Later)
+            Ok(Answer::Sent)
         })
     }
 
@@ -202,7 +202,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn output_grew(&mut self, shim: ShimId, bytes: u64) {
         let Some(id) = self.shims.task_of(shim).map(str::to_owned) else { return };
         let Some(follows) = self.tasks.update(&id, |task| {
-            task.silent = false;
+            task.no_disk_output = false;
             task.follows.clone()
         }) else {
             return;

@@ -14,7 +14,12 @@ use crate::requests::{Answer, Caller};
 use crate::runtime::Core;
 
 /// Makes a reply from the description of a task.
-pub(crate) type MakeReply = Box<dyn FnOnce(&Caller, TaskInfo) -> Answer>;
+pub(super) type MakeReply = Box<dyn FnOnce(&Caller, TaskInfo) -> Answer>;
+
+/// The description itself is the reply.
+pub(super) fn task_info_reply() -> MakeReply {
+    Box::new(|caller, info| caller.answer(&info))
+}
 
 impl Task {
     /// Its leader has exited and others have not: then it is always described with its processes.
@@ -52,7 +57,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Replies with a live task: with its processes if they are wanted or some outlived its leader.
-    pub(crate) fn reply_live(
+    pub(super) fn reply_live(
         &mut self,
         caller: &Caller,
         id: &str,
@@ -60,7 +65,10 @@ impl<H: Host> Core<H> {
         now: Option<&Now>,
         make: MakeReply,
     ) {
-        let Some(task) = self.tasks.get(id) else { return };
+        let Some(task) = self.tasks.get(id) else {
+            let ended = self.tasks.recent(id).map(ended_info).ok_or_else(|| not_found(id));
+            return self.finish_call(caller, ended.map(|info| make(caller, info)));
+        };
         let info = self.info_of(task, now);
         if !with_processes && !task.has_left_children() {
             let answer = make(caller, info);
@@ -82,16 +90,15 @@ impl<H: Host> Core<H> {
     }
 
     /// Replies with a task as it is, live or ended.
-    pub(crate) fn reply_task(
+    pub(super) fn reply_task(
         &mut self,
         caller: &Caller,
         task: &TaskRef,
         with_processes: bool,
     ) -> Result<Answer, RpcError> {
-        let make: MakeReply = Box::new(|caller, info| caller.answer(&info));
         match task {
             TaskRef::Live(id) if self.tasks.contains(id) => {
-                self.reply_live(caller, id, with_processes, None, make);
+                self.reply_live(caller, id, with_processes, None, task_info_reply());
                 Ok(Answer::Later)
             }
             TaskRef::Live(id) => {

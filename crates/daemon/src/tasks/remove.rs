@@ -3,7 +3,7 @@
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::task::{RemoveParams, RemoveResult};
 
-use super::{TaskRef, journal_error, not_found};
+use super::{TaskRef, not_found};
 use crate::host::Host;
 use crate::owners::Removable;
 use crate::requests::{Answer, Caller};
@@ -23,12 +23,9 @@ impl<H: Host> Core<H> {
             }
             core.await_worker(caller, |core, finish| {
                 let id = stored.id.clone();
-                core.forget_tasks(vec![removable], move |core, freed| {
-                    let make = move |_: &mut Self, caller: &Caller| match freed {
-                        Ok(freed_bytes) => Ok(caller.answer(&RemoveResult { id, freed_bytes })),
-                        Err(error) => Err(journal_error(&error)),
-                    };
-                    finish(core, Box::new(make));
+                core.forget_tasks(vec![removable], move |core, freed_bytes| {
+                    let result = RemoveResult { id, freed_bytes };
+                    finish(core, Box::new(move |_, caller| Ok(caller.answer(&result))));
                 });
             });
             Ok(Answer::Later)

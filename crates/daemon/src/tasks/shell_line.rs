@@ -6,7 +6,6 @@ use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shell::{LineInfo, LineVerdict, ReadParams, ReadResult};
 use belay_protocol::task::{AnswerWhen, Command, StartParams};
 
-use super::TaskEnded;
 use crate::config::bounds;
 use crate::effect::Effect;
 use crate::host::Host;
@@ -78,9 +77,7 @@ pub(crate) struct ParseReply {
 }
 
 impl Reply for ParseReply {
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         let done = core.go_on_unparsed(&waiter.caller, self.start);
         core.finish_call(&waiter.caller, done);
     }
@@ -120,7 +117,7 @@ impl<H: Host> Core<H> {
         let reply = ParseReply { start: start.map(Box::new) };
         let reply = self.defer_reply(caller.clone(), reply, Some(bounds::PARSE_MS));
         let params = Box::new(params);
-        self.ctx.effects.push(Stage::Now, Effect::ParseLine { job: JobId(reply.0), params });
+        self.ctx.effects.push(Stage::Unconditional, Effect::ParseLine { job: JobId(reply.0), params });
     }
 
     pub(crate) fn shell_read(&mut self, caller: &Caller, params: ReadParams) -> Result<Answer, RpcError> {

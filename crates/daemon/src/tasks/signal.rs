@@ -27,7 +27,7 @@ impl Reply for SignalReply {
         core.fail(&waiter.caller, not_running());
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.fail(&waiter.caller, shim_unanswered("the signal may have been sent"));
     }
 }

@@ -12,6 +12,7 @@ use belay_protocol::task::{AnswerWhen, StartParams, TaskInfo};
 use belay_record::convert::policy_from_wire;
 
 use super::output_subscription::Follow;
+use super::process_view::task_info_reply;
 use super::shell_line;
 use super::{StoredTask, Task, TaskEnded, ended_info};
 use crate::config::bounds;
@@ -20,7 +21,7 @@ use crate::input::ShimId;
 use crate::keyed_hash;
 use crate::owners::Entering;
 use crate::requests::check::check;
-use crate::requests::{Answer, Caller, Reply, Scope, Waiter};
+use crate::requests::{Answer, Caller, DetachAnswer, Reply, Scope, Waiter, internal};
 use crate::runtime::Core;
 
 /// A start whose caller waits for the task to start, or to end.
@@ -32,13 +33,6 @@ pub(crate) struct StartReply {
     announced: Option<&'static str>,
 }
 
-impl StartReply {
-    /// The caller is in the foreground.
-    pub(super) fn awaits_foreground(&self) -> bool {
-        self.when == AnswerWhen::Ended
-    }
-}
-
 impl Reply for StartReply {
     fn tasks(&self) -> Vec<&str> {
         vec![&self.task]
@@ -46,6 +40,10 @@ impl Reply for StartReply {
 
     fn awaits_end(&self) -> bool {
         true
+    }
+
+    fn answered_by_detach(&self) -> Option<DetachAnswer> {
+        (self.when == AnswerWhen::Ended).then_some(DetachAnswer::Task)
     }
 
     /// The caller's output first, to the last byte, if it follows it.
@@ -59,9 +57,8 @@ impl Reply for StartReply {
     }
 
     /// The caller always gets the id, however slow the start is.
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
-        let make = Box::new(|caller: &Caller, info| caller.answer(&info));
-        core.reply_live(&waiter.caller, &self.task, true, None, make);
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+        core.reply_live(&waiter.caller, &self.task, true, None, task_info_reply());
     }
 }
 
@@ -101,7 +98,7 @@ impl<H: Host> Core<H> {
         let line = parsed.as_ref().and_then(shell_line::line_info);
         let params = shell_line::apply_verdict(params, parsed.and_then(|parsed| parsed.command));
         self.refresh_settings();
-        let place = self.admit_start(caller, &params)?;
+        let place = self.check_admission(caller, &params)?;
         let command = self.prepare_command(&params);
         let (mut stored, mut start) = self.compose(&params, command, place, fingerprint)?;
         stored.doc.line = line;
@@ -117,7 +114,7 @@ impl<H: Host> Core<H> {
             self.shims.put_back_ready(shim);
             return Err(error);
         }
-        self.hand_out(caller, &params, &id, shim);
+        self.begin_recorded_start(caller, &params, &id, shim);
         if let Some(entering) = entering {
             self.entered_lane(caller, &id, entering);
         }
@@ -126,8 +123,14 @@ impl<H: Host> Core<H> {
     }
 
     /// The start is durable: it goes to its shim, or waits for one, and its caller waits for the reply.
-    pub(super) fn hand_out(&mut self, caller: &Caller, params: &StartParams, id: &str, shim: Option<ShimId>) {
-        self.give_to_shim(id, shim);
+    pub(super) fn begin_recorded_start(
+        &mut self,
+        caller: &Caller,
+        params: &StartParams,
+        id: &str,
+        shim: Option<ShimId>,
+    ) {
+        self.send_start_or_wait(id, shim);
         self.follow_start(caller, params, id);
         self.attach_caller(id, caller.client);
         self.await_start(caller, id, params.answer);
@@ -140,10 +143,10 @@ impl<H: Host> Core<H> {
     }
 
     /// Gives a recorded start to its shim, or puts it in line for the next one.
-    pub(crate) fn give_to_shim(&mut self, id: &str, shim: Option<ShimId>) {
+    pub(crate) fn send_start_or_wait(&mut self, id: &str, shim: Option<ShimId>) {
         match shim {
-            Some(shim) => self.begin(id, shim),
-            None => self.tasks.waiting.push_back(id.to_owned()),
+            Some(shim) => self.send_start(id, shim),
+            None => self.tasks.awaiting_shim.push_back(id.to_owned()),
         }
     }
 
@@ -180,7 +183,11 @@ impl<H: Host> Core<H> {
         let (parent, lineage) = (stored.parent.clone(), stored.doc.lineage.clone());
         let policy = policy_from_wire(&stored.doc.clocks, stored.doc.detached);
         let state = State::new(stored.doc.detached);
-        self.tasks.insert(Task { start: Some(start), silent: true, ..Task::new(stored, state, policy) });
+        self.tasks.insert(Task {
+            start: Some(start),
+            no_disk_output: true,
+            ..Task::new(stored, state, policy)
+        });
         self.update_stall_exemption(parent.as_deref());
         self.watch_budgets_above(&lineage);
         Ok(())
@@ -204,8 +211,7 @@ impl<H: Host> Core<H> {
             match start.when {
                 AnswerWhen::Started => {
                     if let Some((waiter, _)) = self.take_reply::<StartReply>(reply) {
-                        let make = Box::new(|caller: &Caller, info| caller.answer(&info));
-                        self.reply_live(&waiter.caller, id, false, None, make);
+                        self.reply_live(&waiter.caller, id, false, None, task_info_reply());
                     }
                 }
                 AnswerWhen::Ended => {
@@ -240,7 +246,7 @@ impl<H: Host> Core<H> {
         self.await_worker(caller, |core, finish| {
             core.read_journal(query, move |core, rows| {
                 let make = move |core: &mut Self, caller: &Caller| {
-                    let Rows::Tasks(rows) = rows? else { return Ok(Answer::Later) };
+                    let Rows::Tasks(rows) = rows? else { return Err(internal()) };
                     match rows.into_iter().next() {
                         Some(row) => {
                             core.start_again(caller, params, parsed, StoredTask::read(row)?, &fingerprint)
@@ -305,8 +311,7 @@ impl<H: Host> Core<H> {
             );
         };
         if task.state.has_begun() && params.answer == AnswerWhen::Started {
-            let make = Box::new(|caller: &Caller, info| caller.answer(&info));
-            self.reply_live(caller, id, false, None, make);
+            self.reply_live(caller, id, false, None, task_info_reply());
         } else {
             self.await_start(caller, id, params.answer);
             self.announce_start(id);

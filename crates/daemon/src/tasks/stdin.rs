@@ -39,7 +39,7 @@ impl Reply for WriteReply {
         core.fail(&waiter.caller, ended());
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.fail(&waiter.caller, shim_unanswered("the write may have been accepted"));
     }
 }
@@ -53,7 +53,7 @@ impl Reply for WritableWait {
         core.fail(&waiter.caller, ended());
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.fail(&waiter.caller, *self.refusal);
     }
 

@@ -11,7 +11,7 @@ use belay_protocol::task::{Status, StopParams, StopResult, StopVerdict, TaskInfo
 use belay_record::convert::Wire as _;
 
 use super::stop_many::already_ended;
-use super::{StopRequest, StoredTask, TaskEnded, TaskRef, ended_info};
+use super::{StopRequest, StoredTask, TaskEnded, TaskRef, ended_info, not_found};
 use crate::config::bounds;
 use crate::effect::Effect;
 use crate::host::{CrashPoint, Host};
@@ -40,7 +40,7 @@ impl Reply for StopReply {
         core.reply(&waiter.caller, &StopResult { fenced: self.fenced, ..stop_result(ended.info()) });
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         let status = core.tasks.get(&self.task).map(super::Task::status);
         let bare = StopResult::bare(self.task, StopVerdict::Accepted, status);
         core.reply(&waiter.caller, &StopResult { fenced: self.fenced, ..bare });
@@ -54,18 +54,23 @@ impl<H: Host> Core<H> {
         check_clock("grace_ms", params.grace_ms)?;
         let id = params.id.clone();
         self.with_task_or_error(caller, &id, move |core, caller, found| match found {
-            Ok(task) => Ok(core.stop_found(caller, &params, &task)),
+            Ok(task) => core.stop_found(caller, &params, &task),
             Err(error) => refuse_stop(caller, &params.id, error),
         })
     }
 
-    fn stop_found(&mut self, caller: &Caller, params: &StopParams, task: &TaskRef) -> Answer {
+    fn stop_found(
+        &mut self,
+        caller: &Caller,
+        params: &StopParams,
+        task: &TaskRef,
+    ) -> Result<Answer, RpcError> {
         let id = task.id();
         let stored = match task {
             TaskRef::Live(id) => self.tasks.get(id).map(|task| &task.stored),
             TaskRef::Ended(stored) => Some(&**stored),
         };
-        let Some(stored) = stored else { return Answer::Later };
+        let stored = stored.ok_or_else(|| not_found(id))?;
         let level = params.level.map_or(Level::Terminate, Level::from_wire);
         let actor = self.stop_actor(caller, stored, params.actor.as_deref());
         let order =
@@ -74,10 +79,10 @@ impl<H: Host> Core<H> {
         tracing::info!(task = id, level = level.name(), actor = %order.actor, reason = ?order.reason, "stop");
         let fenced = self.fence_owner(caller, id, &order);
         if params.cascade {
-            return self.stop_cascade(caller, id.to_owned(), order, fenced, params.wait, ended);
+            return Ok(self.stop_cascade(caller, id.to_owned(), order, fenced, params.wait, ended));
         }
         if let Some(result) = ended {
-            return caller.answer(&result);
+            return Ok(caller.answer(&result));
         }
         let answer = if params.wait {
             let within = self.stop_deadline_ms(id, &order);
@@ -89,7 +94,7 @@ impl<H: Host> Core<H> {
             caller.answer(&StopResult { fenced, ..bare })
         };
         self.order_stop(id, order);
-        answer
+        Ok(answer)
     }
 
     /// Who stops a task: a connection that holds the task's session stops it in the session's name.
@@ -121,7 +126,7 @@ impl<H: Host> Core<H> {
             Some((Some(shim), _)) => {
                 // Behind a start that waits for its record to be durable. Otherwise at once: a full disk stops no stop.
                 let waits = self.ctx.effects.has_uncommitted_message_to(shim);
-                let stage = if waits { Stage::AfterCommit } else { Stage::Now };
+                let stage = if waits { Stage::AfterCommit } else { Stage::Unconditional };
                 let message = ToShim::Stop { order: order.to_wire() };
                 self.ctx.effects.push(stage, Effect::ToShim { shim, message });
                 self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterStopSent));

@@ -73,8 +73,12 @@ impl Reply for StopManyReply {
         core.go_on_stopping(waiter, self);
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.finish_stops(&waiter.caller, self);
+    }
+
+    fn completes_last(&self) -> bool {
+        true
     }
 
     fn delays_exit(&self) -> bool {

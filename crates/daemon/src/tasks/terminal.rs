@@ -52,7 +52,7 @@ impl Reply for ResizeReply {
         core.fail(&waiter.caller, no_terminal_now(&self.task));
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.fail(&waiter.caller, shim_unanswered("the size may have been changed"));
     }
 }

@@ -12,7 +12,7 @@ use crate::effect::{Effect, Pattern, Searched};
 use crate::host::Host;
 use crate::input::JobId;
 use crate::requests::check::check_clock;
-use crate::requests::{Answer, Caller, Progress, Reply, ReplyId, Waiter};
+use crate::requests::{Answer, Caller, DetachAnswer, Progress, Reply, ReplyId, Waiter};
 use crate::runtime::{Core, Stage, Timer, TimerKey};
 
 /// A wait for a task.
@@ -60,11 +60,6 @@ struct Silence {
 }
 
 impl WaitReply {
-    /// The caller is in the foreground.
-    pub(super) const fn is_attached(&self) -> bool {
-        self.attached
-    }
-
     /// Whether it has to be told about every new output.
     pub(super) const fn watches_output(&self) -> bool {
         self.matching.is_some() || self.silence.is_some()
@@ -106,6 +101,10 @@ impl Reply for WaitReply {
         true
     }
 
+    fn answered_by_detach(&self) -> Option<DetachAnswer> {
+        self.attached.then_some(DetachAnswer::Wait)
+    }
+
     fn hold_deadline(&mut self) -> bool {
         let Some(matching) = self.matching.as_mut().filter(|matching| matching.searching) else {
             return false;
@@ -118,7 +117,7 @@ impl Reply for WaitReply {
         core.reply(&waiter.caller, &self.result(ended.info().clone(), Met::Ended, None));
     }
 
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         self.answer(core, &waiter.caller, Met::Timeout, None);
     }
 
@@ -279,7 +278,7 @@ impl<H: Host> Core<H> {
         match self.prepare_search(params, pattern, ended_bytes) {
             Ok(search) => {
                 let effect = Effect::Search { job: JobId(wait.0), search: Box::new(search) };
-                self.ctx.effects.push(Stage::Now, effect);
+                self.ctx.effects.push(Stage::Unconditional, effect);
             }
             Err(error) => self.match_searched(wait, Err(error)),
         }

@@ -45,9 +45,7 @@ impl Reply for CompletionsReply {
         Some(&self.session)
     }
 
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         core.reply_completions(&waiter.caller, &self.session, self.max);
     }
 }

@@ -19,7 +19,7 @@ use crate::keyed_hash;
 use crate::requests::check::{at_most, check_clock, check_text};
 use crate::requests::{Answer, Caller, Reply, Scope, Waiter, make_token};
 use crate::runtime::Core;
-use crate::tasks::{AfterStops, StopManyReply, TaskEnded, check_reason, journal_error};
+use crate::tasks::{AfterStops, StopManyReply, check_reason, journal_error};
 
 /// `session/wait`: a wait until no work is left in a session.
 #[derive(Debug)]
@@ -32,9 +32,7 @@ impl Reply for DrainedReply {
         Some(&self.session)
     }
 
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
-
-    fn due<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
+    fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         match core.drained(&self.session) {
             Some(result) => core.reply(&waiter.caller, &result),
             None => core.fail(&waiter.caller, gone(&self.session)),

@@ -1,4 +1,5 @@
-//! The loop around the core: one thread, one core. Inputs come in here, effects go out here, and jobs go to worker threads.
+//! The hub between the core and everything around it: `Hub::dispatch` is the only way into the core, and effects leave here.
+//! The loop itself is a tokio runtime on one thread: each connection has a task that reads and one that writes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -186,7 +187,8 @@ impl Hub {
             }
             Effect::ClearShim { name, process, cgroup } => kill_orphans::clear(self, &name, process, cgroup),
             Effect::RemoveSocket { name } => {
-                let _ = std::fs::remove_file(self.recipe.socket(&name));
+                let socket = self.recipe.socket(&name);
+                drop(self.workers.files.run(move |()| std::fs::remove_file(socket)));
             }
             Effect::CloseShim { shim } => {
                 if let Some(connection) = self.shims.borrow_mut().remove(&shim) {
@@ -262,12 +264,12 @@ impl Hub {
         });
     }
 
-    /// Reads a single file beside the loop.
-    pub(crate) fn read_file<T: Send + 'static>(
+    /// Reads or changes single files beside the loop.
+    pub(crate) fn with_files<T: Send + 'static>(
         &self,
-        read: impl FnOnce() -> T + Send + 'static,
+        job: impl FnOnce() -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
-        self.workers.files.run(move |()| read())
+        self.workers.files.run(move |()| job())
     }
 
     pub(crate) const fn kills(&self) -> &Semaphore {

@@ -70,7 +70,7 @@ impl<H: Host> Core<H> {
             task.awaiting_resubmit.take()
         });
         self.ctx.cancel(deadline.flatten());
-        self.hand_out(caller, &params, &id, shim);
+        self.begin_recorded_start(caller, &params, &id, shim);
         self.announce_start(&id);
         Ok(Answer::Later)
     }
