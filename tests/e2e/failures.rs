@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use belay_protocol::daemon::StatusResult;
 use belay_protocol::event::EventKind;
 use belay_protocol::life::StartStage;
 use belay_protocol::methods::TaskStart;
@@ -205,9 +206,11 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     // A daemon that may not start another shim: the ready ones still serve.
     world.belay(["up"]).ok();
     let daemon = world.daemon_pid();
-    wait_until("ready shims", LONG, || match world.status().shims_ready {
-        2.. => Ok(()),
-        ready => Err(format!("{ready} are ready")),
+    wait_until("ready shims", LONG, || {
+        match world.belay(["status", "--json"]).ok().json::<StatusResult>().shims_ready {
+            2.. => Ok(()),
+            ready => Err(format!("{ready} are ready")),
+        }
     });
     limit(daemon);
     let ran: Vec<_> = (0..12).map(|_| world.belay(["run", "-d", "--json", "--", "sleep", FOREVER])).collect();
