@@ -111,6 +111,14 @@ pub mod bounds {
     pub const LANE_QUEUE: usize = 1_000;
     /// The longest clock: a year. Longer ones are mistakes.
     pub const CLOCK_MS: u64 = 366 * 24 * 3_600_000;
+    /// The daemon's log: beyond it `daemon.log` replaces `daemon.log.1` and begins anew, so that both together take twice as
+    /// much at most.
+    pub const LOG_FILE_BYTES: u64 = 1024 * 1024;
+    /// One value in the log, and one line: the rest is cut off and marked.
+    pub const LOG_VALUE_BYTES: usize = 512;
+    pub const LOG_LINE_BYTES: usize = 4096;
+    /// A step of the deciding thread that takes more processor time is reported in the log.
+    pub const SLOW_STEP_US: u64 = 50_000;
     /// How many tasks one slice of a collection removes.
     pub const GC_ITEMS: usize = 200;
 }

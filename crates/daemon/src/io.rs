@@ -3,6 +3,7 @@
 
 mod clients;
 mod connection;
+mod daemon_log;
 mod dirs;
 mod hub;
 mod kill_orphans;

@@ -3,6 +3,7 @@
 
 mod file;
 mod key;
+mod log_levels;
 mod value;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use serde_json::Value as Json;
 use crate::config::{Retention, SessionDefaults};
 use crate::defaults::Defaults;
 pub use key::Key;
+pub use log_levels::LogLevels;
 pub use value::Hook;
 use value::{Raw, Value};
 
@@ -43,6 +45,8 @@ pub struct Settings {
     file_at_start: FileValues,
     stamp: Option<Stamp>,
     problem: Option<String>,
+    /// From the environment only: the log is open before anything that could change it.
+    log_levels: LogLevels,
 }
 
 /// A setting that cannot be understood: where it stands, and what it should look like.
@@ -66,8 +70,14 @@ impl Settings {
     ) -> Result<Self, BadSetting> {
         let path = home.join(vars::CONFIG_FILE);
         let file = parse(&path, found.text.as_deref())?;
-        let env = variables(get)?;
-        Ok(Self { path, env, file_at_start: file.clone(), file, stamp: found.stamp, problem: None })
+        let env = variables(&get)?;
+        let log_levels = log_levels(&get)?;
+        let stamp = found.stamp;
+        Ok(Self { path, env, file_at_start: file.clone(), file, stamp, problem: None, log_levels })
+    }
+
+    pub(crate) const fn log_levels(&self) -> &LogLevels {
+        &self.log_levels
     }
 
     pub fn path(&self) -> &Path {
@@ -259,6 +269,11 @@ fn variables(get: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<Key, Value
         }
     }
     Ok(found)
+}
+
+fn log_levels(get: impl Fn(&str) -> Option<String>) -> Result<LogLevels, BadSetting> {
+    let Some(text) = get(vars::LOG) else { return Ok(LogLevels::default()) };
+    LogLevels::parse(&text).ok_or_else(|| bad(vars::LOG, &text, LogLevels::EXAMPLE))
 }
 
 fn retention_part(part: &str) -> Option<(Key, Value)> {

@@ -4,6 +4,10 @@
 /// In the home. What is set by a variable counts before what is set in there.
 pub const CONFIG_FILE: &str = "config.toml";
 
+/// In the home: the daemon's log, and its older part after a rotation.
+pub const LOG_FILE: &str = "daemon.log";
+pub const OLD_LOG_FILE: &str = "daemon.log.1";
+
 /// In `daemon.lock` of the home, behind the process id: clients are to find a socket. A daemon that starts or leaves does not say so.
 pub const SERVING: &str = "serving\n";
 
@@ -21,6 +25,10 @@ pub const RETENTION: &str = "BELAY_RETENTION";
 
 /// `off` makes the daemon do without cgroups, as on a machine that has none. Read when the daemon starts.
 pub const CGROUP: &str = "BELAY_CGROUP";
+
+/// How much the daemon writes to its log: `error`, `warn`, `info`, `debug` or `trace`, or a list that sets the level of single
+/// modules, as `info,belay_daemon::shims=debug`. Default: `info`. Read when the daemon starts.
+pub const LOG: &str = "BELAY_LOG";
 
 /// The key with which one leaves a task that goes on: `ctrl-b`, `^g`, or `none`. In a foreground `belay run` it moves the task
 /// to the background; at a terminal of the task's own it is a prefix, and `d` after it does.

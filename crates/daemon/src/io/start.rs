@@ -18,6 +18,7 @@ use belay_protocol::Bytes;
 use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Enforcer};
 use belay_protocol::vars;
 
+use super::daemon_log;
 use super::dirs::{self, Claim};
 use super::hub::{Hub, Workers, now};
 use super::linux_host::{LinuxHost, home_dir};
@@ -131,7 +132,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     let Some(claim) = dirs::claim(home, runtime_dir).map_err(|error| error.to_string())? else {
         return Ok(None);
     };
-    log_panics(home);
+    let log = daemon_log::install(home, settings.log_levels());
     signal::survive_file_limit().map_err(|error| format!("no signal can be blocked: {error}"))?;
     let before: Option<Rlimit> = fds::raise_nofile().ok();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
@@ -149,6 +150,11 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
     for notice in notices {
         let hint = notice.path.map(|path| format!("the damaged file is {}", path.display()));
         core.notice(notice.what, hint.as_deref().unwrap_or_default());
+    }
+    if let Err(error) = log {
+        let path = home.join(vars::LOG_FILE);
+        let message = format!("the daemon's log {} cannot be written: {error}", path.display());
+        core.notice(message, "free some disk space, or remove what is at that path; it is tried again");
     }
     if let Some(other) = std::env::var_os(vars::TASK_HOME) {
         let message = format!("this daemon was started inside a task of another home, {}", other.display());
@@ -253,15 +259,4 @@ fn explain(error: &belay_journal::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// A daemon has no terminal; what would be said there goes to a file that `doctor` knows.
-fn log_panics(home: &Path) {
-    let path = home.join("daemon.log");
-    std::panic::set_hook(Box::new(move |panic| {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        if let Ok(mut file) = file {
-            let _ = writeln!(file, "{panic}");
-        }
-    }));
 }
