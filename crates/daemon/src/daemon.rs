@@ -231,7 +231,7 @@ impl<H: Host> Core<H> {
         if !params.stop_tasks || self.tasks.is_empty() {
             let left_running = self.tasks.len() as u64;
             self.reply(caller, &StopDaemonResult { receipts: Vec::new(), left_running });
-            self.leave();
+            self.leave(&self.actor(caller, Some("belay down")));
             return Ok(Answer::Sent);
         }
         let actor = self.actor(caller, Some("belay down"));
@@ -243,7 +243,7 @@ impl<H: Host> Core<H> {
         let within = open.iter().map(|id| self.stop_deadline_ms(id, &order)).max();
         let stops = StopManyReply::new(&open, order.clone(), AfterStops::Leave);
         self.defer_reply(caller.clone(), stops, within);
-        self.leave_after(&open);
+        self.leave_after(&open, &order.actor);
         let fence_for = Some(caller.clone());
         self.do_in_slices(Work::Stop { tasks: open.into(), order, fence_for });
         Ok(Answer::Later)

@@ -123,3 +123,34 @@ pub enum Input {
     /// The system asks the daemon to exit.
     Terminate,
 }
+
+impl Input {
+    /// What kind of input it is, for the log.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::ClientConnected { .. } => "client_connected",
+            Self::ClientLine { .. } => "client_line",
+            Self::ClientWritten { .. } => "client_written",
+            Self::ClientHalfClosed { .. } => "client_half_closed",
+            Self::ClientGone { .. } => "client_gone",
+            Self::ShimSpawned { .. } => "shim_spawned",
+            Self::ShimNotSpawned { .. } => "shim_not_spawned",
+            Self::ShimConnected { .. } => "shim_connected",
+            Self::ShimUnreachable { .. } => "shim_unreachable",
+            Self::ShimMessages { .. } => "shim_messages",
+            Self::ShimGone { .. } => "shim_gone",
+            Self::LostReaped { .. } => "lost_reaped",
+            Self::Searched { .. } => "searched",
+            Self::LineParsed { .. } => "line_parsed",
+            Self::Sampled { .. } => "sampled",
+            Self::JournalRead { .. } => "journal_read",
+            Self::JournalFlushed(_) => "journal_flushed",
+            Self::EventsExpired { .. } => "events_expired",
+            Self::DirsRemoved { .. } => "dirs_removed",
+            Self::SettingsWritten { .. } => "settings_written",
+            Self::Tick => "tick",
+            Self::Continue => "continue",
+            Self::Terminate => "terminate",
+        }
+    }
+}

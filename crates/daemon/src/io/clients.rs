@@ -29,11 +29,17 @@ pub(crate) async fn accept(hub: &Rc<Hub>, listener: &mut Listener) {
                 match stream.peer_cred() {
                     Ok(peer) if peer.uid() == own => welcome(hub, stream, own, peer.pid().unwrap_or(0)),
                     // A process of another user got through the directory's mode: it gets no reply.
-                    _ => drop(stream),
+                    Ok(peer) => {
+                        tracing::warn!(uid = peer.uid(), pid = peer.pid(), "client of another user refused");
+                    }
+                    Err(error) => tracing::warn!(%error, "client of an unknown user refused"),
                 }
             }
             // Out of descriptors: connected clients go on being served; the next one that closes makes room.
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(error) => {
+                tracing::debug!(%error, "no connection can be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         }
     }
 }
@@ -81,6 +87,7 @@ fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32, pid: i32) {
 
 /// Told why, and closed.
 fn refuse(stream: &UnixStream, error: &RpcError) {
+    tracing::info!(cause = error.message, "client refused");
     let _ = stream.try_write(&error_line(error));
 }
 
@@ -114,6 +121,7 @@ async fn listen(hub: &Rc<Hub>, client: ClientId, connection: &Connection) {
         scanned = take_lines(hub, client, connection, &mut buffer, scanned).await;
         unfinished.set(buffer.len());
         if let Some(error) = too_much(buffer.len(), hub.unfinished_bytes.get()) {
+            tracing::info!(client = client.0, cause = error.message, "client closed");
             connection.push(error_line(&error), true);
             connection.close();
             return;

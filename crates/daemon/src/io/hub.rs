@@ -21,6 +21,7 @@ use super::shims::ShimRecipe;
 use super::timer::LoopTimer;
 use super::workers::Worker;
 use super::{clients, kill_orphans, sampler, search, settings_file, shell_parse_client, shims};
+use crate::config::bounds;
 use crate::effect::Effect;
 use crate::input::{ClientId, Input, JobId, Moment, ShimId};
 use crate::runtime::Core;
@@ -139,6 +140,8 @@ impl Hub {
         }
         loop {
             let Some(input) = self.inbox.borrow_mut().pop_front() else { break };
+            let kind = input.kind();
+            tracing::trace!(input = kind, "step");
             let (cpu_us, wall_us) = (thread_cpu_us(), monotonic_us());
             let effects = self.core.borrow_mut().handle_event(now(), input);
             self.execute_all(effects);
@@ -147,6 +150,9 @@ impl Hub {
             self.execute_all(effects);
             let (cpu_us, wall_us) = (thread_cpu_us() - cpu_us, monotonic_us() - wall_us);
             self.core.borrow_mut().step_took(cpu_us, wall_us);
+            if cpu_us > bounds::SLOW_STEP_US {
+                tracing::warn!(input = kind, cpu_us, wall_us, "slow step");
+            }
         }
         self.busy.set(false);
         let core = self.core.borrow();
@@ -242,7 +248,12 @@ impl Hub {
         let result = self.workers.files.run(move |()| {
             let remove = |dir: std::path::PathBuf| {
                 let kept = LogReader::open(&dir).map_or(0, |log| log.kept_bytes());
-                let _ = std::fs::remove_dir_all(dir);
+                match std::fs::remove_dir_all(&dir) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        tracing::warn!(dir = %dir.display(), %error, "directory of removed task not deleted");
+                    }
+                    _ => {}
+                }
                 kept
             };
             dirs.into_iter().map(remove).sum::<u64>()
@@ -363,6 +374,7 @@ async fn handle_signals(hub: Rc<Hub>) {
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut child)) =
         (signal(kinds.0), signal(kinds.1), signal(kinds.2))
     else {
+        tracing::error!("signals cannot be received: belay down is the only way to end this daemon");
         return;
     };
     loop {

@@ -56,6 +56,7 @@ impl Listener {
         let is_free = self.socket.symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         // If it fails, the next change in the directory brings the next try.
         if is_free && let Ok(made) = make(&self.socket).and_then(UnixListener::from_std) {
+            tracing::warn!(socket = %self.socket.display(), "the socket was removed: made again");
             self.accepting = made;
         }
     }

@@ -114,6 +114,7 @@ impl<H: Host> Core<H> {
             .is_some_and(|end| matches!(&end.end, End::Spawn { error } if error.stage == StartStage::Holder));
         let Some(doc) = self.hooks.running.remove(key) else { return self.store_hook(key, None) };
         if never_began && doc.tries < bounds::HOOK_TRIES {
+            tracing::info!(hook = key, tries = doc.tries, "hook was not started: it is tried again");
             self.hooks.waiting.insert(key.to_owned(), doc);
             return;
         }
@@ -200,7 +201,7 @@ impl<H: Host> Core<H> {
             self.shims.put_back_ready(shim);
             return Err(error);
         }
-        tracing::info!(hook = key, run = id, "hook started");
+        tracing::debug!(hook = key, run = id, tries = doc.tries, "hook started");
         self.hooks.waiting.remove(key);
         self.hooks.running.insert(key.to_owned(), doc);
         self.send_start_or_wait(&id, shim);

@@ -314,7 +314,7 @@ impl<H: Host> Core<H> {
                 let lineage = stored.doc.lineage.clone();
                 self.ctx.record(event, &lineage);
             }
-            tracing::info!(lane = name, task = id, "lane granted");
+            tracing::debug!(lane = name, task = id, "lane granted");
             self.admit(&id);
         }
         self.store_lane(name);

@@ -138,6 +138,16 @@ struct Collection {
     all: bool,
     /// How far it has come: when the last task of the last slice ended, and its number.
     after: Option<(i64, u64)>,
+    /// What it has removed so far.
+    tasks: usize,
+    freed_bytes: u64,
+    events: u64,
+}
+
+impl Collection {
+    const fn new(reply: Option<ReplyId>, all: bool) -> Self {
+        Self { reply, all, after: None, tasks: 0, freed_bytes: 0, events: 0 }
+    }
 }
 
 impl<H: Host> Core<H> {
@@ -150,7 +160,7 @@ impl<H: Host> Core<H> {
         }
         self.retention.ended_since_look = 0;
         self.retention.collecting = true;
-        self.collect_tasks(Collection { reply: None, all: false, after: None });
+        self.collect_tasks(Collection::new(None, false));
     }
 
     /// Removes what removals of a daemon that died may have left: their records went, their directories did not.
@@ -170,7 +180,7 @@ impl<H: Host> Core<H> {
             self.report_collection(caller, all);
         } else {
             let reply = self.defer_reply(caller.clone(), CollectReply { done: GcResult::default() }, None);
-            self.collect_tasks(Collection { reply: Some(reply), all, after: None });
+            self.collect_tasks(Collection::new(Some(reply), all));
         }
         Answer::Later
     }
@@ -217,7 +227,9 @@ impl<H: Host> Core<H> {
         });
     }
 
-    fn slice_collected(&mut self, collection: Collection, ids: Vec<String>, freed_bytes: u64) {
+    fn slice_collected(&mut self, mut collection: Collection, ids: Vec<String>, freed_bytes: u64) {
+        collection.tasks += ids.len();
+        collection.freed_bytes += freed_bytes;
         if let Some(reply) = collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id)) {
             reply.done.removed.extend(ids);
             reply.done.freed_bytes += freed_bytes;
@@ -249,7 +261,8 @@ impl<H: Host> Core<H> {
                 {
                     reply.done.events_expired += expired.removed;
                 }
-                core.collect_flushed_events(collection);
+                let events = collection.events + expired.removed;
+                core.collect_flushed_events(Collection { events, ..collection });
             }
             Ok(_) => core.end_collection(collection, Ok(())),
             Err(error) => core.end_collection(collection, Err(error)),
@@ -269,6 +282,10 @@ impl<H: Host> Core<H> {
     }
 
     fn end_collection(&mut self, collection: Collection, result: Result<(), RpcError>) {
+        let Collection { tasks, freed_bytes, events, .. } = collection;
+        if tasks > 0 || events > 0 {
+            tracing::info!(tasks, freed_bytes, events, by_rule = !collection.all, "removed by retention");
+        }
         let Some(reply) = collection.reply else {
             self.retention.collecting = false;
             if let Err(error) = result {
@@ -278,7 +295,6 @@ impl<H: Host> Core<H> {
         };
         match (self.take_reply::<CollectReply>(reply), result) {
             (Some((waiter, reply)), Ok(())) => {
-                tracing::info!(tasks = reply.done.removed.len(), bytes = reply.done.freed_bytes, "collected");
                 self.reply(&waiter.caller, &reply.done);
             }
             (Some((waiter, _)), Err(error)) => self.fail(&waiter.caller, error),

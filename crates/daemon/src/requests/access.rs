@@ -77,7 +77,9 @@ impl<H: Host> Core<H> {
     /// The handshake: from now on the connection acts in somebody's name.
     pub(crate) fn authenticate(&mut self, client: ClientId, token: Option<&str>) -> Result<Scope, RpcError> {
         let origin = self.requests.client(client).map_or(Origin::Unknown, |client| client.origin.clone());
-        let scope = self.scope_for(&origin, token)?;
+        let scope = self.scope_for(&origin, token).inspect_err(|error| {
+            tracing::info!(client = client.0, ?origin, cause = error.message, "client refused");
+        })?;
         if let Some(client) = self.requests.client_mut(client) {
             client.said_hello = true;
             client.scope = scope.clone();

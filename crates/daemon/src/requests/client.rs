@@ -88,6 +88,31 @@ pub(crate) fn line<M: Serialize>(message: &M) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// The message of an error, unless it may quote what the client sent: an environment, input for a task, a token.
+pub(crate) fn loggable_cause(error: &RpcError) -> Option<&str> {
+    match error.data.kind {
+        ErrorKind::Malformed
+        | ErrorKind::UnknownMethod
+        | ErrorKind::Invalid
+        | ErrorKind::NotFound
+        | ErrorKind::Ambiguous
+        | ErrorKind::TooLarge => None,
+        ErrorKind::Conflict
+        | ErrorKind::NotPermitted
+        | ErrorKind::WrongState
+        | ErrorKind::Expired
+        | ErrorKind::LaneHeld
+        | ErrorKind::Fenced
+        | ErrorKind::Limit
+        | ErrorKind::Busy
+        | ErrorKind::Deadline
+        | ErrorKind::DiskFull
+        | ErrorKind::Version
+        | ErrorKind::ShuttingDown
+        | ErrorKind::Internal => Some(&error.message),
+    }
+}
+
 impl<H: Host> Core<H> {
     pub(crate) fn client_connected(&mut self, client: ClientId, uid: u32, ancestors: &[i32], in_task: bool) {
         let state = Client {
@@ -98,6 +123,7 @@ impl<H: Host> Core<H> {
             queued_bytes: 0,
             follows: Vec::new(),
         };
+        tracing::debug!(client = client.0, origin = ?state.origin, "connected");
         self.requests.clients.insert(client, state);
     }
 
@@ -105,6 +131,7 @@ impl<H: Host> Core<H> {
         let request = match read_json::<Request<'_>>(line) {
             Ok(request) => request,
             Err(error) => {
+                tracing::debug!(client = client.0, bytes = line.len(), "malformed request");
                 let message = format!("not a JSON-RPC 2.0 request on one line: {error}");
                 let answer = AnswerMessage::<()> {
                     jsonrpc: Version::V2,
@@ -116,6 +143,7 @@ impl<H: Host> Core<H> {
             }
         };
         let caller = Caller { client, request: request.id.clone() };
+        tracing::trace!(client = client.0, bytes = line.len(), "request");
         let done = Call::parse(&request.method, request.params).and_then(|call| self.call(&caller, call));
         self.finish_call(&caller, done);
     }
@@ -207,7 +235,8 @@ impl<H: Host> Core<H> {
     }
 
     pub(crate) fn fail(&mut self, caller: &Caller, error: RpcError) {
-        tracing::debug!(client = caller.client.0, kind = ?error.data.kind, "refused: {}", error.message);
+        let (kind, field, cause) = (error.data.kind, error.data.field.as_deref(), loggable_cause(&error));
+        tracing::debug!(client = caller.client.0, ?kind, field, cause, "refused");
         if let Some(id) = &caller.request {
             let answer =
                 AnswerMessage::<()> { jsonrpc: Version::V2, id: Some(id), result: None, error: Some(&error) };

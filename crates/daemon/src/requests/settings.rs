@@ -25,7 +25,9 @@ impl<H: Host> Core<H> {
                 return self.ctx.notice(format!("the settings in {path} cannot be read: {error}"), "");
             }
         }
-        tracing::info!("settings file read again");
+        if self.ctx.config.settings.problem().is_none() {
+            tracing::info!("settings file changed and applied");
+        }
         if self.ctx.config.retention != before {
             self.retention.look_soon();
         }
@@ -61,6 +63,7 @@ impl<H: Host> Core<H> {
         if found.text.as_deref().unwrap_or_default() == text.as_bytes() {
             return Ok(caller.answer(&self.setting_now(key)));
         }
+        tracing::info!(key = key.name(), by = self.actor(caller, None), "setting changed");
         self.await_worker(caller, |core, finish| {
             core.write_settings(path.clone(), text.into_bytes(), move |core, written| {
                 let make = move |core: &mut Self, caller: &Caller| {

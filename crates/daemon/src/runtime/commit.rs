@@ -29,6 +29,9 @@ pub(crate) struct JournalWriter {
     last_append_ms: u64,
     /// A leaving daemon has tried to flush everything.
     flushed_last: bool,
+    /// Since when, in monotonic milliseconds, commits and flushes fail.
+    commits_fail_since: Option<u64>,
+    flushes_fail_since: Option<u64>,
 }
 
 /// How much the batch held at some point, to take back what came after it.
@@ -50,6 +53,8 @@ impl JournalWriter {
             first_append_ms: 0,
             last_append_ms: 0,
             flushed_last: false,
+            commits_fail_since: None,
+            flushes_fail_since: None,
         }
     }
 
@@ -216,6 +221,10 @@ impl<H: Host> Core<H> {
         }
         let retry = self.ctx.journal.retry.take();
         self.ctx.cancel(retry);
+        if let Some(since_ms) = self.ctx.journal.commits_fail_since.take() {
+            let failed_ms = self.ctx.now.mono_ms.saturating_sub(since_ms);
+            tracing::info!(failed_ms, "the journal can be written again");
+        }
         if self.ctx.effects.committed() {
             self.ctx.schedule(bounds::DEFERRED_ACK_MS, Timer::DeferredAcks);
         }
@@ -226,6 +235,8 @@ impl<H: Host> Core<H> {
     /// Commits, or reports why not and tries again later. Nothing is lost: shims keep what is not acknowledged.
     pub(crate) fn commit_or_retry(&mut self) {
         let Err(error) = self.commit() else { return };
+        tracing::debug!(%error, retry_ms = bounds::COMMIT_RETRY_MS, "commit failed");
+        self.ctx.journal.commits_fail_since.get_or_insert(self.ctx.now.mono_ms);
         self.ctx.notice(
             format!("the journal cannot be written: {error}"),
             "free some disk space; it is tried again",
@@ -323,6 +334,8 @@ impl<H: Host> Core<H> {
             journal.flushed_last = flushed.is_err() || journal.buffer.is_flushed();
         }
         if let Err(error) = flushed {
+            tracing::debug!(%error, retry_ms = bounds::COMMIT_RETRY_MS, "flush failed");
+            self.ctx.journal.flushes_fail_since.get_or_insert(self.ctx.now.mono_ms);
             self.ctx.notice(
                 format!("the journal cannot be brought up to date: {error}"),
                 "free some disk space; nothing is lost, and it is tried again",
@@ -330,6 +343,9 @@ impl<H: Host> Core<H> {
             if self.ctx.phase != Phase::Leaving {
                 self.ctx.journal.flush = Some(self.ctx.schedule(bounds::COMMIT_RETRY_MS, Timer::Flush));
             }
+        } else if let Some(since_ms) = self.ctx.journal.flushes_fail_since.take() {
+            let failed_ms = self.ctx.now.mono_ms.saturating_sub(since_ms);
+            tracing::info!(failed_ms, "the journal's database is up to date again");
         }
         for then in std::mem::take(&mut self.after_flush) {
             then(self);

@@ -110,7 +110,8 @@ impl<H: Host> Context<H> {
         if self.notices.back().is_some_and(|last| last.message == message) {
             return;
         }
-        tracing::warn!(hint, "{message}");
+        let hint_shown = Some(hint).filter(|hint| !hint.is_empty());
+        tracing::warn!(hint = hint_shown, "{message}");
         if self.notices.len() == bounds::NOTICES {
             self.notices.pop_front();
         }

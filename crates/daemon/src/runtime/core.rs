@@ -150,7 +150,7 @@ impl<H: Host> Core<H> {
             Input::SettingsWritten { job, result } => self.settings_written(job, result),
             Input::Tick => self.tick(),
             Input::Continue => self.continue_backlog(),
-            Input::Terminate => self.leave(),
+            Input::Terminate => self.leave("signal"),
         }
     }
 
@@ -174,7 +174,7 @@ impl<H: Host> Core<H> {
             Timer::Quiet(reply) => self.quiet_due(reply),
             Timer::StopWatchdog(shim) => self.check_stop_progress(shim),
             Timer::DeferredAcks => self.ctx.effects.release_delayed(),
-            Timer::Idle => self.leave(),
+            Timer::Idle => self.leave("idle"),
             Timer::RetryCommit => self.retry_commit(),
             Timer::Flush => self.flush_when_quiet(),
         }

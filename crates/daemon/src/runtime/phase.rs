@@ -33,7 +33,8 @@ impl<H: Host> Core<H> {
     pub(crate) fn start_serving(&mut self) {
         if self.ctx.phase == Phase::Adopting {
             self.ctx.phase = Phase::Serving;
-            tracing::info!(tasks = self.tasks.len(), "serving");
+            let unanswered = self.shims.silent().count();
+            tracing::info!(tasks = self.tasks.len(), unanswered, "serving");
             self.resume_budget_sampling();
             self.resume_lanes();
             self.resume_sessions();
@@ -45,17 +46,17 @@ impl<H: Host> Core<H> {
     }
 
     /// Leaves once the replies it owes are sent. Tasks run on.
-    pub(crate) fn leave(&mut self) {
-        self.leave_after(&[]);
+    pub(crate) fn leave(&mut self, why: &str) {
+        self.leave_after(&[], why);
     }
 
     /// Leaves once these tasks have been stopped, too. Calls that wait for the end of one of them are answered first.
-    pub(crate) fn leave_after(&mut self, stopped: &[String]) {
+    pub(crate) fn leave_after(&mut self, stopped: &[String], why: &str) {
         if self.ctx.phase == Phase::Leaving {
             return;
         }
         self.ctx.phase = Phase::Leaving;
-        tracing::info!(stopping = stopped.len(), "leaving");
+        tracing::info!(why, tasks = self.tasks.len(), stopping = stopped.len(), "leaving");
         self.ctx.record(Event::DaemonStopping, &[]);
         self.refuse_pending_replies(stopped);
     }

@@ -27,7 +27,8 @@ impl<H: Host> Core<H> {
         self.tasks.load_tokens(std::mem::take(&mut loaded.tokens));
         self.retention.load(&loaded);
         let adopting = loaded.live.len() as u64;
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), adopting, "started");
+        let (pid, containment) = (std::process::id(), self.ctx.config.containment.kind.name());
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), pid, containment, adopting, "started");
         let version = env!("CARGO_PKG_VERSION").to_owned();
         self.ctx.record(Event::DaemonStarted { version, adopting }, &[]);
         for row in loaded.live {
@@ -96,6 +97,7 @@ impl<H: Host> Core<H> {
             }
             self.task_adopted(&task, queued);
         } else {
+            tracing::info!(task, "its shim never received it");
             self.shims.update(id, |shim| shim.task = None);
             self.tasks.set_shim(&task, None);
             self.await_resubmit(&task);
@@ -110,7 +112,9 @@ impl<H: Host> Core<H> {
                 self.admit(id);
             }
         }
-        tracing::info!(task = id, queued, "adopted");
+        let shim = self.tasks.get(id).and_then(Task::shim);
+        let shim = shim.and_then(|shim| self.shims.task_and_process(shim)).map(|(_, process)| process.pid);
+        tracing::info!(task = id, shim, queued, "adopted");
         if let Some(task) = self.tasks.get(id) {
             let (task_id, session) = (id.to_owned(), task.session().to_owned());
             let lineage = task.stored().doc.lineage.clone();

@@ -74,6 +74,12 @@ impl<H: Host> Core<H> {
             (shim.tries, shim.stop.is_some(), shim.task.clone().unwrap_or_default())
         });
         let Some((tries, has_stop, task)) = tried else { return };
+        let pid = process.pid;
+        if tries == 1 {
+            tracing::warn!(task, shim = pid, cause = error, "connection to a live shim lost: reconnecting");
+        } else {
+            tracing::debug!(task, shim = pid, cause = error, tries, "shim not reached");
+        }
         if tries <= RECONNECT_TRIES {
             self.ctx.schedule(u64::from(tries) * RECONNECT_PAUSE_MS, Timer::ReconnectShim(id));
         } else if has_stop {
@@ -115,7 +121,8 @@ impl<H: Host> Core<H> {
         let Some(shim) = self.shims.all.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
         let (cgroup, adopted) = (shim.cgroup_path(), shim.adopted);
-        tracing::warn!(task, shim = process.pid, left, "lost a shim");
+        let cause = if left { "it exited by itself" } else { "it was killed, or had to be" };
+        tracing::warn!(task, shim = process.pid, cause, "shim lost");
         self.shims.remove(id);
         let Some(live) = self.tasks.get(&task) else { return };
         let doc = &live.stored().doc;

@@ -70,6 +70,7 @@ impl<H: Host> Core<H> {
             shim.stage = ShimStage::Holding;
         });
         if known.is_some() {
+            tracing::info!(task, "shim held a task whose end is recorded: released");
             self.ctx.tell_shim(id, ToShim::Ack { task });
         }
         self.start_serving_when_adopted();

@@ -26,7 +26,11 @@ impl<H: Host> Core<H> {
         match tries {
             Some(tries) if tries > RECONNECT_TRIES => self.reap_lost_shim(id, false),
             // It may accept a connection and never answer.
-            Some(_) => self.arm_watchdog(id, patience_ms + bounds::SHIM_ANSWER_MS),
+            Some(tries) => {
+                let task = self.shims.task_of(id);
+                tracing::info!(task, tries, "stop is kept until the shim can be reached");
+                self.arm_watchdog(id, patience_ms + bounds::SHIM_ANSWER_MS);
+            }
             None => {}
         }
     }
@@ -56,6 +60,7 @@ impl<H: Host> Core<H> {
         });
         let Some((Some(task), is_heard)) = checked else { return };
         if is_heard {
+            tracing::debug!(task, "stop takes long; the shim works on it");
             let query = self.ctx.next_number();
             self.ctx.tell_shim(id, ToShim::Query { query });
             return self.arm_watchdog(id, bounds::SHIM_ANSWER_MS);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use belay_protocol::shim::ToShim;
-use belay_protocol::task::TaskInfo;
+use belay_protocol::task::{Outcome, TaskInfo};
 use belay_record::MemoryLog;
 
 use super::{StoredTask, ended_info};
@@ -82,8 +82,7 @@ impl<H: Host> Core<H> {
         self.ctx.cancel(task.caller_deadline);
         self.ctx.cancel(task.awaiting_resubmit);
         let info = ended_info(&task.stored);
-        let outcome = info.outcome.as_ref();
-        tracing::debug!(task = id, status = info.status.name(), ?outcome, "ended");
+        log_end(&info);
         let (shim, memory, follows) = (task.shim, task.memory, task.follows);
         Some(TaskEnded { stored: task.stored, info, event, shim, memory, follows })
     }
@@ -144,5 +143,20 @@ impl<H: Host> Core<H> {
         for follow in ended.follows() {
             self.end_follow(*follow, ended.info.output.bytes);
         }
+    }
+}
+
+/// An ordinary end is of interest to nobody but the task's owner; one that went wrong is.
+fn log_end(info: &TaskInfo) {
+    let (task, status) = (info.id.as_str(), info.status.name());
+    let outcome = info.outcome.as_ref();
+    let (exit_code, signal) = (outcome.and_then(Outcome::exit_code), outcome.and_then(Outcome::signal));
+    tracing::debug!(task, status, exit_code, signal, "ended");
+    let survivors = outcome.map_or(0, |outcome| outcome.survivors().len());
+    if survivors > 0 {
+        tracing::warn!(task, status, survivors, "ended with survivors");
+    }
+    if let Some(fault) = outcome.and_then(Outcome::capture) {
+        tracing::warn!(task, lost_bytes = fault.lost_bytes, cause = fault.message, "output incomplete");
     }
 }

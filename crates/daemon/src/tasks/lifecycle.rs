@@ -3,7 +3,9 @@
 
 use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
 use belay_protocol::Timestamp;
-use belay_protocol::life::{CaptureFault, End, OutputInfo, Receipt, SignalSent, StopLevel, SurvivorInfo};
+use belay_protocol::life::{
+    CaptureFault, End, OutputInfo, Receipt, SignalSent, StopCause, StopLevel, SurvivorInfo,
+};
 use belay_protocol::shim::{EndRecord, LifeEvent, LifeItem};
 use belay_protocol::task::Status;
 use belay_record::EndFile;
@@ -76,6 +78,7 @@ impl<H: Host> Core<H> {
         let Some(task) = self.tasks.get(id) else { return };
         let stored = &task.stored;
         if let LifeEvent::Stalled { evidence } = event {
+            tracing::info!(task = id, "stalled");
             let stalled = belay_protocol::event::Event::TaskStalled {
                 task: stored.id.clone(),
                 session: stored.session.clone(),
@@ -90,6 +93,7 @@ impl<H: Host> Core<H> {
             task_events::of_life(stored, event, &task.state, &task.policy)
         };
         if let Some(told) = told {
+            log_stop_at_limit(&told);
             self.ctx.journal.record(self.ctx.now, &told, &stored.doc.lineage);
         }
         if !ended {
@@ -129,6 +133,7 @@ impl<H: Host> Core<H> {
 
     /// Replays the end file that a shim wrote because no daemon was there.
     fn end_from_file(&mut self, lost: &LostTask, file: EndFile) {
+        tracing::info!(task = lost.task, "ended while no daemon was running: its end file is taken over");
         self.tasks.update(&lost.task, |task| {
             task.shim = None;
             task.reset(false);
@@ -157,12 +162,7 @@ impl<H: Host> Core<H> {
     /// What was left of the tree has been killed: that is the task's end.
     fn end_killed(&mut self, id: &str, tree: &LostTree, found: u64, survivors: Vec<SurvivorInfo>) {
         let Some(task) = self.tasks.get(id) else { return };
-        tracing::warn!(
-            task = id,
-            found,
-            survivors = survivors.len(),
-            "the shim is gone; its tree was killed"
-        );
+        tracing::warn!(task = id, found, survivors = survivors.len(), "tree of a lost shim killed");
         let mut known = format!("its shim was killed; {}", found_and_killed(found, survivors.len() as u64));
         let was_begun = task.stored.doc.status != Status::Queued;
         if was_begun && tree.adopted && tree.cgroup.is_none() {
@@ -267,6 +267,20 @@ struct Applied {
     newly_detached: bool,
     /// The journal does not have it yet.
     is_new: bool,
+}
+
+/// A shim stops its task by itself at a limit. A stop that was asked for is in the log already.
+fn log_stop_at_limit(event: &belay_protocol::event::Event) {
+    let belay_protocol::event::Event::TaskStopping { task, cause, .. } = event else { return };
+    match cause {
+        StopCause::Asked { .. } => {}
+        StopCause::Clock { clock, limit_ms, .. } => {
+            tracing::info!(task, clock = clock.name(), limit_ms, "stopped by its clock");
+        }
+        StopCause::Budget { budget, limit, used } => {
+            tracing::info!(task, budget = budget.name(), limit, used, "stopped by its budget");
+        }
+    }
 }
 
 /// What became of the processes that were found of a tree without its shim.

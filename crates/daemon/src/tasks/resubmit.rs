@@ -21,6 +21,11 @@ impl<H: Host> Core<H> {
         if task.stored.token.is_none() || doc.hook.is_some() || doc.boot != self.ctx.boot {
             return self.end_not_handed_over(id);
         }
+        tracing::info!(
+            task = id,
+            within_ms = bounds::CALLER_MS,
+            "start lost in a crash: awaiting its caller"
+        );
         let deadline = self.ctx.schedule(bounds::CALLER_MS, Timer::ResubmitDeadline(id.to_owned()));
         self.tasks.update(id, |task| {
             task.shim = None;
@@ -39,6 +44,7 @@ impl<H: Host> Core<H> {
     }
 
     fn end_not_handed_over(&mut self, task: &str) {
+        tracing::warn!(task, "start lost in a crash: ended as not started");
         let message = "the daemon died while handing the command over: it was not started".to_owned();
         let error = StartError { stage: StartStage::Holder, errno: 0, message };
         self.end_unstarted(task, End::Spawn { error });

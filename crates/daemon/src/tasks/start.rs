@@ -21,7 +21,7 @@ use crate::input::ShimId;
 use crate::keyed_hash;
 use crate::owners::Entering;
 use crate::requests::check::check;
-use crate::requests::{Answer, Caller, DetachAnswer, Reply, Scope, Waiter, internal};
+use crate::requests::{Answer, Caller, DetachAnswer, Reply, Scope, Waiter, internal, loggable_cause};
 use crate::runtime::Core;
 
 /// A start whose caller waits for the task to start, or to end.
@@ -89,6 +89,22 @@ impl<H: Host> Core<H> {
     }
 
     fn start_new(
+        &mut self,
+        caller: &Caller,
+        params: StartParams,
+        parsed: Option<ReadResult>,
+        fingerprint: Option<String>,
+    ) -> Result<Answer, RpcError> {
+        let started = self.try_start(caller, params, parsed, fingerprint);
+        if let Err(error) = &started {
+            let (actor, cause) = (self.actor(caller, None), loggable_cause(error));
+            let (kind, field) = (error.data.kind, error.data.field.as_deref());
+            tracing::info!(actor, ?kind, field, cause, "start refused");
+        }
+        started
+    }
+
+    fn try_start(
         &mut self,
         caller: &Caller,
         params: StartParams,

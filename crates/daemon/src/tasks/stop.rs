@@ -55,7 +55,12 @@ impl<H: Host> Core<H> {
         let id = params.id.clone();
         self.with_task_or_error(caller, &id, move |core, caller, found| match found {
             Ok(task) => core.stop_found(caller, &params, &task),
-            Err(error) => refuse_stop(caller, &params.id, error),
+            Err(error) => {
+                if error.data.kind == ErrorKind::NotPermitted {
+                    tracing::info!(actor = core.actor(caller, None), cause = error.message, "stop refused");
+                }
+                refuse_stop(caller, &params.id, error)
+            }
         })
     }
 
@@ -76,7 +81,6 @@ impl<H: Host> Core<H> {
         let order =
             StopOrder { grace_ms: params.grace_ms, ..StopOrder::new(level, actor, params.reason.as_deref()) };
         let ended = matches!(task, TaskRef::Ended(_)).then(|| already_ended(&ended_info(stored)));
-        tracing::info!(task = id, level = level.name(), actor = %order.actor, reason = ?order.reason, "stop");
         let fenced = self.fence_owner(caller, id, &order);
         if params.cascade {
             return Ok(self.stop_cascade(caller, id.to_owned(), order, fenced, params.wait, ended));
@@ -109,6 +113,8 @@ impl<H: Host> Core<H> {
 
     /// Carries a stop to wherever the task is: its shim, or its start that no shim has yet.
     pub(crate) fn order_stop(&mut self, id: &str, order: StopOrder) {
+        let (level, actor, reason) = (order.level.name(), order.actor.as_str(), order.reason.as_deref());
+        tracing::info!(task = id, level, actor, reason, "stop");
         let patience_ms = self.stop_patience_ms(id, &order);
         let now = self.ctx.now;
         let stopped = self.tasks.update(id, |task| {

@@ -145,7 +145,7 @@ impl<H: Host> Core<H> {
     fn stop_over_budget(&mut self, root: &str, below: &[String], over: &Overrun) {
         let Overrun { budget, limit, used } = over;
         let name = budget.name();
-        tracing::info!(task = root, budget = name, limit, used, "over budget");
+        tracing::info!(task = root, budget = name, limit, used, "subtree over budget");
         let reason = format!("{root} and what is below it have used {used} of {limit} ({name})");
         for id in below {
             let order = StopOrder::new(Level::Terminate, format!("budget:{name}"), Some(&reason));

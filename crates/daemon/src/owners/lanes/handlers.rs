@@ -51,14 +51,15 @@ impl<H: Host> Core<H> {
         let (released, unblocked) = released.unwrap_or_default();
         let released: Vec<_> = released.iter().map(|fence| fence_info(name, fence)).collect();
         if !(released.is_empty() && unblocked.is_none()) {
+            let by = self.actor(caller, None);
+            tracing::info!(lane = name, by, reason = params.reason, fences = released.len(), "lane released");
             let event = Event::LaneReleased {
                 lane: name.clone(),
                 owners: released.iter().map(|fence| fence.owner.clone()).collect(),
                 unblocked: unblocked.clone(),
-                by: self.actor(caller, None),
+                by,
                 reason: params.reason.clone(),
             };
-            tracing::info!(lane = name, "lane released");
             self.ctx.record(event, &[]);
         }
         self.grant_lane(name);

@@ -59,11 +59,13 @@ impl<H: Host> Core<H> {
         self.refresh_settings();
         let proof = keyed_hash::keyed(&self.ctx.key, token.as_bytes());
         let doc = self.new_session(params, above, proof);
+        let by = self.actor(caller, None);
+        tracing::info!(session = id, by, parent = doc.parent, lease_ms = doc.lease_ms, "session opened");
         let opened = Event::SessionOpened {
             session: id.clone(),
             name: doc.name.clone(),
             parent: doc.parent.clone(),
-            by: self.actor(caller, None),
+            by,
         };
         let lineage = doc.lineage.clone();
         let mut session = Session::new(doc);

@@ -160,7 +160,8 @@ impl<H: Host> Core<H> {
             SessionState::Ending => Event::SessionEnding { session, by, reason, on_end: doc.on_end },
             SessionState::Ended => Event::SessionEnded { session, by, reason },
         };
-        tracing::info!(session = id, state = doc.state.name(), by = ?doc.ended_by, reason = ?doc.reason, "session");
+        let state = doc.state.name();
+        tracing::info!(session = id, state, by = doc.ended_by, reason = doc.reason, "session changed");
         let lineage = doc.lineage.clone();
         self.store_session(id);
         self.ctx.record(event, &lineage);
