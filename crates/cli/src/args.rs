@@ -16,7 +16,8 @@ use clap::{Arg, Args, Command, FromArgMatches as _, ValueEnum};
 
 pub(crate) use self::config::{ConfigAction, ConfigArgs};
 pub(crate) use self::daemon::{
-    CompletionsArgs, DoctorArgs, DownArgs, EventsArgs, GcArgs, RmArgs, StatusArgs, UpArgs,
+    CompletionsArgs, DaemonLogArgs, DoctorArgs, DownArgs, EventsArgs, GcArgs, LogLevel, RmArgs, StatusArgs,
+    UpArgs,
 };
 pub(crate) use self::limits::{BudgetArgs, Limit, limit, number};
 pub(crate) use self::logs::{LogsArgs, Stream};
@@ -75,7 +76,7 @@ verbs! {
     "inspect" Inspect(InspectArgs), "Show everything about one task",
     "  belay inspect sh-4f
   belay inspect sh-4f --json";
-    "logs" Logs(LogsArgs), "Show what a task wrote",
+    "logs" Logs(LogsArgs), "Show what a task wrote; `belay daemon-log` shows the daemon's own log",
     "  belay logs sh-4f                      all of it
   belay logs sh-4f --head 20            the first lines
   belay logs sh-4f -f --tail 20         the last lines, and what comes
@@ -144,6 +145,10 @@ verbs! {
   belay status --json";
     "doctor" Doctor(DoctorArgs), "Look for what is wrong, and say what to do",
     "  belay doctor";
+    "daemon-log" DaemonLog(DaemonLogArgs), "Show the daemon's own log; `belay logs` shows the output of a task",
+    "  belay daemon-log -n 20             the last lines: starts, adoptions, stops, refusals, faults
+  belay daemon-log -f --level warn   wait for what goes wrong
+  BELAY_LOG=debug belay up           start a daemon that logs more";
     "config" Config(ConfigArgs), "Show the settings and where each comes from, and change them",
     "  belay config                                all of them
   belay config set defaults.timeout 30m       for every task from now on that does not say otherwise

@@ -87,6 +87,7 @@ fn run(verb: Verb, context: &mut Context) -> Result<u8, CliError> {
         Verb::Down(args) => commands::down::run(&args, context),
         Verb::Status(args) => commands::status::run(&args, context),
         Verb::Doctor(args) => commands::doctor::run(&args, context),
+        Verb::DaemonLog(args) => commands::daemon_log::run(&args, context),
         Verb::Config(args) => commands::config::run(&args, context),
         Verb::Completions(args) => commands::completions::run(&args, context),
     }

@@ -246,6 +246,8 @@ pub enum Topic {
     Budgets,
     Tasks,
     Journal,
+    /// The daemon's own log.
+    Log,
     Shims,
     Survivors,
     /// Servers outside of Belay (cron, docker, systemd) that a task can hand work to.
@@ -265,6 +267,7 @@ impl Topic {
             Self::Budgets => "budgets",
             Self::Tasks => "tasks",
             Self::Journal => "journal",
+            Self::Log => "log",
             Self::Shims => "shims",
             Self::Survivors => "survivors",
             Self::Outside => "outside",

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use belay_protocol::event::EventTypePattern;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
+use serde::Serialize;
 
 use super::limits::number;
 use crate::duration::parse as duration;
@@ -87,6 +88,42 @@ pub(crate) struct StatusArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How much a line of the daemon's log matters; the most important first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    /// As it stands in the log.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::value_variants().iter().copied().find(|level| {
+            level.to_possible_value().is_some_and(|value| value.get_name().eq_ignore_ascii_case(name))
+        })
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DaemonLogArgs {
+    /// Continue with new lines as they are written
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Show only the last LINES lines, and with -f what follows them
+    #[arg(short = 'n', long, value_name = "LINES", value_parser = number)]
+    pub(crate) tail: Option<u64>,
+    /// Show only lines of this level and of more important ones
+    #[arg(long, value_name = "LEVEL", value_enum)]
+    pub(crate) level: Option<LogLevel>,
+    /// Print one JSON object per line, with `at`, `level` and `text`
     #[arg(long)]
     pub(crate) json: bool,
 }

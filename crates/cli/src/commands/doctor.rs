@@ -48,6 +48,7 @@ fn look() -> Vec<Finding> {
         return findings;
     }
     findings.extend(daemon(&places));
+    findings.push(log(&places));
     findings
 }
 
@@ -85,6 +86,24 @@ fn sockets(places: &Places) -> Finding {
             finding(Verdict::Note, Topic::Socket, text, None)
         }
         Err(error) => finding(Verdict::Problem, Topic::Socket, error.to_string(), error.hint()),
+    }
+}
+
+fn log(places: &Places) -> Finding {
+    let path = places.home.join(vars::LOG_FILE);
+    match path.symlink_metadata() {
+        Ok(meta) if !meta.is_file() || meta.mode() & 0o077 != 0 => {
+            let text = format!("{} is not a private regular file", path.display());
+            let hint = "remove it: the daemon makes another one".to_owned();
+            finding(Verdict::Warning, Topic::Log, text, Some(hint))
+        }
+        Ok(_) => {
+            finding(Verdict::Ok, Topic::Log, format!("{}; belay daemon-log shows it", path.display()), None)
+        }
+        Err(error) => {
+            let text = format!("{}: {}", path.display(), system_text(&error));
+            finding(Verdict::Note, Topic::Log, text, None)
+        }
     }
 }
 

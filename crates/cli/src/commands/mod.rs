@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod daemon_log;
 pub(crate) mod detach;
 pub(crate) mod doctor;
 pub(crate) mod down;
