@@ -20,6 +20,7 @@ mod clocks;
 mod config;
 mod crash;
 mod crash_points;
+mod daemon_log;
 mod detach;
 mod event_types;
 mod events;

@@ -88,7 +88,8 @@ pub(crate) fn line<M: Serialize>(message: &M) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The message of an error, unless it may quote what the client sent: an environment, input for a task, a token.
+/// The message of an error, unless it may quote what the client sent: an environment, input for a task, a token. The field at
+/// fault is not loggable either: of an unknown one, the name is whatever the client sent.
 pub(crate) fn loggable_cause(error: &RpcError) -> Option<&str> {
     match error.data.kind {
         ErrorKind::Malformed
@@ -235,8 +236,12 @@ impl<H: Host> Core<H> {
     }
 
     pub(crate) fn fail(&mut self, caller: &Caller, error: RpcError) {
-        let (kind, field, cause) = (error.data.kind, error.data.field.as_deref(), loggable_cause(&error));
-        tracing::debug!(client = caller.client.0, ?kind, field, cause, "refused");
+        tracing::debug!(
+            client = caller.client.0,
+            kind = ?error.data.kind,
+            cause = loggable_cause(&error),
+            "refused"
+        );
         if let Some(id) = &caller.request {
             let answer =
                 AnswerMessage::<()> { jsonrpc: Version::V2, id: Some(id), result: None, error: Some(&error) };

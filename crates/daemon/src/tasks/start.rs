@@ -97,9 +97,8 @@ impl<H: Host> Core<H> {
     ) -> Result<Answer, RpcError> {
         let started = self.try_start(caller, params, parsed, fingerprint);
         if let Err(error) = &started {
-            let (actor, cause) = (self.actor(caller, None), loggable_cause(error));
-            let (kind, field) = (error.data.kind, error.data.field.as_deref());
-            tracing::info!(actor, ?kind, field, cause, "start refused");
+            let (actor, kind, cause) = (self.actor(caller, None), error.data.kind, loggable_cause(error));
+            tracing::info!(actor, ?kind, cause, "start refused");
         }
         started
     }

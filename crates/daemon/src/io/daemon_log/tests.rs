@@ -182,6 +182,21 @@ fn old_file_that_cannot_be_replaced_keeps_bound() {
     assert!(read(home.path(), "daemon.log").ends_with("19\n"));
 }
 
+/// The hook belongs to the whole process, and the log of this test to its thread: other tests that panic meanwhile log nowhere.
+#[test]
+fn panic_is_one_line() {
+    let lines = logged(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(super::log_panic));
+        let panic = std::panic::catch_unwind(|| panic!("two\n{}", "lines"));
+        std::panic::set_hook(before);
+        drop(panic);
+    });
+    let [line] = lines.as_slice() else { panic!("{lines:?}") };
+    assert!(line.starts_with(r"ERROR panic: two\nlines thread="), "{line}");
+    assert!(line.contains("place=crates/daemon/src/io/daemon_log/tests.rs:"), "{line}");
+}
+
 #[test]
 fn panic_about_a_string_does_not_quote_it() {
     let text = std::hint::black_box("pässword");
