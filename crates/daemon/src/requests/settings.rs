@@ -63,11 +63,12 @@ impl<H: Host> Core<H> {
         if found.text.as_deref().unwrap_or_default() == text.as_bytes() {
             return Ok(caller.answer(&self.setting_now(key)));
         }
-        tracing::info!(key = key.name(), by = self.actor(caller, None), "setting changed");
+        let by = self.actor(caller, None);
         self.await_worker(caller, |core, finish| {
             core.write_settings(path.clone(), text.into_bytes(), move |core, written| {
                 let make = move |core: &mut Self, caller: &Caller| {
                     written.map_err(|error| cannot("written", &path, &error))?;
+                    tracing::info!(key = key.name(), by, "setting changed");
                     Ok(caller.answer(&core.setting_now(key)))
                 };
                 finish(core, Box::new(make));

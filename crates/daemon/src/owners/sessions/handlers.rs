@@ -60,12 +60,11 @@ impl<H: Host> Core<H> {
         let proof = keyed_hash::keyed(&self.ctx.key, token.as_bytes());
         let doc = self.new_session(params, above, proof);
         let by = self.actor(caller, None);
-        tracing::info!(session = id, by, parent = doc.parent, lease_ms = doc.lease_ms, "session opened");
         let opened = Event::SessionOpened {
             session: id.clone(),
             name: doc.name.clone(),
             parent: doc.parent.clone(),
-            by,
+            by: by.clone(),
         };
         let lineage = doc.lineage.clone();
         let mut session = Session::new(doc);
@@ -80,6 +79,7 @@ impl<H: Host> Core<H> {
             self.ctx.journal.take_back(mark);
             return Err(journal_error(&error));
         }
+        tracing::info!(session = id, by, "session opened");
         self.lease_event(&id, LeaseEvent::Renewed, None);
         let session =
             self.session_info(&id).ok_or_else(|| RpcError::new(ErrorKind::Internal, "it is gone"))?;
