@@ -36,6 +36,8 @@ pub(crate) struct Requests {
     parsing: usize,
     /// How many calls of each client wait for a worker.
     at_workers: HashMap<ClientId, usize>,
+    /// Clients of whom one call less waits for a worker since the loop last asked.
+    relieved: Vec<ClientId>,
 }
 
 /// A reply that is owed and cannot be given yet.
@@ -91,6 +93,10 @@ impl Requests {
     /// Whether so many calls of a client wait for workers that it is not read from.
     pub(crate) fn is_saturated(&self, client: ClientId) -> bool {
         self.at_workers.get(&client).is_some_and(|calls| *calls >= bounds::WORKER_CALLS_PER_CLIENT)
+    }
+
+    pub(crate) fn take_relieved(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.relieved)
     }
 
     fn count_of_client(&self, client: ClientId) -> usize {

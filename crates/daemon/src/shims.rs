@@ -216,7 +216,7 @@ impl Shims {
     /// The task that it held has ended.
     pub(crate) fn task_over(&mut self, id: ShimId) {
         self.update(id, |shim| {
-            shim.task = None;
+            (shim.task, shim.stop) = (None, None);
             (shim.watched, shim.waits_on_children) = (false, None);
         });
     }

@@ -171,6 +171,11 @@ impl Task {
         self.stored.doc.status
     }
 
+    /// A stop was asked for.
+    pub(crate) const fn is_being_stopped(&self) -> bool {
+        self.stop.is_some()
+    }
+
     pub(crate) const fn is_queued(&self) -> bool {
         matches!(self.state, State::Queued { .. })
     }

@@ -30,8 +30,8 @@ pub(crate) struct Connection {
     reply_bytes: Cell<usize>,
     changed: Notify,
     drained: Notify,
-    /// A reply was queued.
-    replied: Notify,
+    /// What kept the peer from being read from may be over.
+    relieved: Notify,
     closing: Cell<bool>,
     broken: Cell<bool>,
 }
@@ -47,7 +47,7 @@ impl Connection {
             reply_bytes: Cell::new(0),
             changed: Notify::new(),
             drained: Notify::new(),
-            replied: Notify::new(),
+            relieved: Notify::new(),
             closing: Cell::new(false),
             broken: Cell::new(false),
         })
@@ -107,7 +107,6 @@ impl Connection {
         self.queued_bytes.set(self.queued_bytes.get() + message.len());
         if is_reply {
             self.reply_bytes.set(self.queued_bytes.get());
-            self.replied.notify_waiters();
         }
         let was_empty = self.queue.borrow().is_empty();
         self.queue.borrow_mut().push_back(message);
@@ -203,14 +202,19 @@ impl Connection {
         }
     }
 
-    /// Waits until something holds that replies bring about.
+    /// Waits until something holds, looked at again after each [`Self::may_go_on`]; no longer than the connection lives.
     pub(crate) async fn until(&self, holds: impl Fn() -> bool) {
         while !holds() && !self.is_closing() {
             tokio::select! {
-                () = self.replied.notified() => {}
+                () = self.relieved.notified() => {}
                 () = self.drained.notified() => {}
+                _ = self.hang_up() => return,
             }
         }
+    }
+
+    pub(crate) fn may_go_on(&self) {
+        self.relieved.notify_waiters();
     }
 
     /// Waits until every reply in the queue has left; gives up when nothing has left for so long.

@@ -155,6 +155,11 @@ impl Hub {
             }
         }
         self.busy.set(false);
+        for client in self.core.borrow_mut().take_relieved() {
+            if let Some(connection) = self.clients.borrow().get(&client) {
+                connection.may_go_on();
+            }
+        }
         let core = self.core.borrow();
         if let Some(at_ms) = core.next_deadline() {
             self.timer.ring_by(at_ms);

@@ -326,7 +326,7 @@ impl<H: Host> Core<H> {
             core.retention.removing -= 1;
             then(core, freed_bytes);
         });
-        if let Err(belay_journal::Error::Full { .. }) = self.commit() {
+        if self.commit().is_err() {
             self.ctx.effects.release_removals();
             self.commit_or_retry();
         }

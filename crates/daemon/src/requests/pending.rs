@@ -63,7 +63,9 @@ pub(crate) trait Reply: Sized {
     }
 
     /// Gives the reply because its task has ended. Only called for a reply that is about a task.
-    fn complete<H: Host>(self, _: &mut Core<H>, _: Waiter, _: &TaskEnded) {}
+    fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, _: &TaskEnded) {
+        core.fail(&waiter.caller, super::internal());
+    }
 
     /// Gives the reply now, with what is known: its deadline has come, or what it waited for is there.
     fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter);
@@ -225,6 +227,8 @@ impl Requests {
 
     /// The end of one of its tasks is reported to a reply. None: there is no such reply.
     pub(crate) fn report_end(&mut self, id: ReplyId, ended: &TaskEnded) -> Option<(Progress, bool)> {
+        // A reply about several tasks does not name this one any more once it knows of its end.
+        self.by_task.remove(ended.id(), &id);
         let pending = self.replies.get_mut(&id)?;
         Some((pending.reply.task_ended(ended), pending.reply.awaits_end()))
     }
@@ -251,6 +255,7 @@ impl Requests {
             && let Some(calls) = self.at_workers.get_mut(&pending.caller.client)
         {
             *calls -= 1;
+            self.relieved.push(pending.caller.client);
             if *calls == 0 {
                 self.at_workers.remove(&pending.caller.client);
             }
@@ -285,9 +290,18 @@ impl<H: Host> Core<H> {
 
     /// Owes a reply again that was taken out to be given.
     pub(crate) fn defer_as(&mut self, waiter: Waiter, reply: PendingReply, within_ms: Option<u64>) {
+        if self.ctx.phase == crate::runtime::Phase::Leaving && !self.may_wait_while_leaving(&reply) {
+            return reply.daemon_leaves(self, waiter);
+        }
         let Waiter { id, caller } = waiter;
         let deadline = within_ms.map(|ms| self.ctx.schedule(ms, Timer::Reply(id)));
         self.requests.insert(id, Pending { caller, reply, deadline });
+    }
+
+    /// A leaving daemon waits for its own jobs, and for tasks that are being stopped.
+    fn may_wait_while_leaving(&self, reply: &PendingReply) -> bool {
+        let is_stopping = |task: &str| self.tasks.get(task).is_some_and(crate::tasks::Task::is_being_stopped);
+        reply.delays_exit() || (reply.awaits_end() && reply.tasks().into_iter().all(is_stopping))
     }
 
     /// Takes a reply out of the table in order to give it.

@@ -73,8 +73,11 @@ impl<H: Host> Context<H> {
 
     // --- effects ---
 
+    /// Sends a message to a shim, behind messages to it that wait for a commit.
     pub(crate) fn tell_shim(&mut self, shim: ShimId, message: ToShim) {
-        self.effects.push(Stage::Unconditional, Effect::ToShim { shim, message });
+        let waits = self.effects.has_uncommitted_message_to(shim);
+        let stage = if waits { Stage::AfterCommit } else { Stage::Unconditional };
+        self.effects.push(stage, Effect::ToShim { shim, message });
     }
 
     pub(crate) fn crash_point(&self, point: CrashPoint) {

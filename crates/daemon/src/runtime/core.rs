@@ -184,6 +184,11 @@ impl<H: Host> Core<H> {
         self.ctx.crash_point(point);
     }
 
+    /// Clients that may be read from again.
+    pub(crate) fn take_relieved(&mut self) -> Vec<crate::input::ClientId> {
+        self.requests.take_relieved()
+    }
+
     /// Whether a client is not to be read from for now.
     pub(crate) fn is_saturated(&self, client: crate::input::ClientId) -> bool {
         self.requests.is_saturated(client)

@@ -98,7 +98,8 @@ impl<H: Host> Core<H> {
             self.task_adopted(&task, queued);
         } else {
             tracing::info!(task, "its shim never received it");
-            self.shims.update(id, |shim| shim.task = None);
+            self.disarm_watchdog(id);
+            self.shims.task_over(id);
             self.tasks.set_shim(&task, None);
             self.await_resubmit(&task);
         }

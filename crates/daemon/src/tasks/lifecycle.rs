@@ -138,10 +138,11 @@ impl<H: Host> Core<H> {
             task.shim = None;
             task.reset(false);
         });
+        // With the commit of the end.
+        self.ctx.effects.push(Stage::AfterReplies, Effect::RemoveEndFile { dir: lost.dir.clone() });
         for item in file.life {
             self.apply_life_event(&lost.task, item);
         }
-        self.ctx.effects.push(Stage::AfterReplies, Effect::RemoveEndFile { dir: lost.dir.clone() });
         if self.tasks.contains(&lost.task) {
             // The file does not say how it ended.
             self.lose_task(&lost.task, "its shim was killed".to_owned(), Vec::new());

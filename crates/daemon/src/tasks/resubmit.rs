@@ -17,6 +17,10 @@ impl<H: Host> Core<H> {
     /// Nothing of this task was ever started. Its caller may resubmit it for a while, if it gave a token.
     pub(crate) fn await_resubmit(&mut self, id: &str) {
         let Some(task) = self.tasks.get(id) else { return };
+        if let Some(stop) = task.stop.clone() {
+            // Nothing of it runs, and nothing of it will.
+            return self.end_queued(id, stop.order);
+        }
         let doc = &task.stored.doc;
         if task.stored.token.is_none() || doc.hook.is_some() || doc.boot != self.ctx.boot {
             return self.end_not_handed_over(id);
@@ -64,15 +68,17 @@ impl<H: Host> Core<H> {
         let mut start = self.start_message(&params, command, &stored, &token)?;
         start.held = stored.doc.lane.as_ref().is_some_and(|seat| seat.generation.is_none());
         let shim = self.take_ready_shim(&mut stored, start.held);
-        self.ctx.journal.put_task(&stored);
+        let before = self.tasks.update(&id, |task| std::mem::replace(&mut task.stored, stored));
+        self.tasks.mark_changed(&id);
         if let Err(error) = self.commit() {
             // It goes on waiting, and can be submitted once more.
-            self.ctx.journal.take_back_task(&id);
+            self.tasks.update(&id, |task| task.stored = before.unwrap_or_else(|| task.stored.clone()));
+            self.tasks.mark_changed(&id);
             self.shims.put_back_ready(shim);
             return Err(super::journal_error(&error));
         }
         let deadline = self.tasks.update(&id, |task| {
-            (task.stored, task.start) = (stored, Some(start));
+            task.start = Some(start);
             task.awaiting_resubmit.take()
         });
         self.ctx.cancel(deadline.flatten());

@@ -267,13 +267,29 @@ impl<H: Host> Core<H> {
                             core.start_again(caller, params, parsed, StoredTask::read(row)?, &fingerprint)
                         }
                         // It was removed meanwhile, and its token is free again.
-                        None => core.start_new(caller, params, parsed, Some(fingerprint)),
+                        None => core.start_freed_token(caller, params, parsed, fingerprint),
                     }
                 };
                 finish(core, Box::new(make));
             });
         });
         Ok(Answer::Later)
+    }
+
+    /// The task that had the token was removed meanwhile. Another start may have been faster.
+    fn start_freed_token(
+        &mut self,
+        caller: &Caller,
+        params: StartParams,
+        parsed: Option<ReadResult>,
+        fingerprint: String,
+    ) -> Result<Answer, RpcError> {
+        self.refuse_when_leaving()?;
+        if params.token.as_deref().is_some_and(|token| self.tasks.by_token(token).is_some()) {
+            let message = "another start with this token was just accepted";
+            return Err(RpcError::new(ErrorKind::Busy, message).field("token").hint("ask again"));
+        }
+        self.start_new(caller, params, parsed, Some(fingerprint))
     }
 
     fn start_again(

@@ -68,6 +68,7 @@ fn ended() -> RpcError {
 
 impl<H: Host> Core<H> {
     pub(crate) fn task_write(&mut self, caller: &Caller, params: WriteParams) -> Result<Answer, RpcError> {
+        self.refuse_when_leaving()?;
         check_text("key", params.key.as_deref(), bounds::NAME_BYTES)?;
         check_room(params.room_ms)?;
         let id = params.id.clone();

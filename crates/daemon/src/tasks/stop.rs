@@ -136,15 +136,18 @@ impl<H: Host> Core<H> {
                 let message = ToShim::Stop { order: order.to_wire() };
                 self.ctx.effects.push(stage, Effect::ToShim { shim, message });
                 self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterStopSent));
-                self.arm_watchdog(shim, patience_ms + bounds::SHIM_ANSWER_MS);
+                // A shim that has not received its start cannot work on a stop.
+                if !waits {
+                    self.arm_watchdog(shim, patience_ms + bounds::SHIM_ANSWER_MS);
+                }
             }
-            // Its shim is gone and its tree is being killed: that is its end, and the reply waits for it.
+            // Its shim is gone and what became of it is being found out: then it ends, and the reply waits for it.
             Some((None, false)) | None => {}
         }
     }
 
     /// A queued task that no shim has yet is ended at once: nothing of it runs.
-    fn end_queued(&mut self, id: &str, order: StopOrder) {
+    pub(super) fn end_queued(&mut self, id: &str, order: StopOrder) {
         let now = Timestamp(self.ctx.now.wall_ms);
         let receipt = Receipt {
             level: order.level.to_wire(),
