@@ -286,7 +286,7 @@ fn a_moment_without_descriptors_costs_no_connection_its_answers() {
         if open >= 59 { Ok(()) } else { Err(format!("{open} are open")) }
     });
     for _ in 0..ASKED {
-        patient.send::<DaemonStatus>(&StatusParams {}).unwrap();
+        patient.send::<DaemonStatus>(&StatusParams::default()).unwrap();
     }
     drop(idle);
     for answered in 0..ASKED {

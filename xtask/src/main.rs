@@ -23,9 +23,12 @@ usage: cargo xtask VERB
   tidy                 the house rules
   generate [--check]   write the generated files under docs/, or check that they are as they would be written
   interop [AGENT…]     run real coding agents, offline, with belay as their shell; names: claude, opencode
-  bench [NAME…]        measure against the bare mechanism and peers; without names also write docs/benchmarks.md
+  bench [NAME…] [--against BINARY [--noise] [--rounds N] [--report FILE]]
+                       measure against the bare mechanism and peers; without names also write docs/benchmarks.md
+                       --against: compare with another belay binary, in turns; write no docs
+                       --noise: also measure that binary against itself, and judge every row by it
                        names: start, cli, foreground, rate, capture, stop, rpc, lease, fan-out, memory, many,
-                       sessions, idle, journal
+                       sessions, idle, journal, live, gc, follow, leaderless, steps
 ";
 
 fn main() -> ExitCode {

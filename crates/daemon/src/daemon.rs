@@ -3,8 +3,8 @@
 use belay_journal::{Query, Rows, TaskFilter};
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusResult,
-    StepCostInfo, StopDaemonResult, StopParams, Topic, Verdict,
+    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusParams,
+    StatusResult, StopDaemonResult, StopParams, Topic, Verdict,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::SurvivorInfo;
@@ -54,9 +54,8 @@ impl<H: Host> Core<H> {
         }))
     }
 
-    pub(crate) fn daemon_status(&self, caller: &Caller) -> Answer {
+    pub(crate) fn daemon_status(&self, caller: &Caller, params: StatusParams) -> Answer {
         let config = &self.ctx.config;
-        let steps = self.step_cost();
         let result = StatusResult {
             version: VERSION.to_owned(),
             pid: own_pid(),
@@ -75,11 +74,7 @@ impl<H: Host> Core<H> {
             shims_ready: self.shims.ready_count() as u64,
             containment: config.containment.clone(),
             idle_exit_ms: config.idle_exit.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-            steps: StepCostInfo {
-                count: steps.steps,
-                longest_cpu_us: steps.longest_cpu_us,
-                longest_wall_us: steps.longest_wall_us,
-            },
+            steps: self.steps.info(params.step_kinds),
             // They name the tasks of others.
             notices: self.ctx.notices().filter(|_| self.scope(caller) == Scope::Person).cloned().collect(),
         };

@@ -125,11 +125,11 @@ pub enum Input {
 }
 
 impl Input {
-    /// What kind of input it is, for the log.
+    /// What kind of input it is, for the log and for the cost of steps.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::ClientConnected { .. } => "client_connected",
-            Self::ClientLine { .. } => "client_line",
+            Self::ClientLine { .. } => "request",
             Self::ClientWritten { .. } => "client_written",
             Self::ClientHalfClosed { .. } => "client_half_closed",
             Self::ClientGone { .. } => "client_gone",

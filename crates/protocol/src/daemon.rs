@@ -61,7 +61,11 @@ const fn person() -> ScopeInfo {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StatusParams {}
+pub struct StatusParams {
+    /// Also return the cost of steps for each kind of input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub step_kinds: bool,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusResult {
@@ -85,19 +89,32 @@ pub struct StatusResult {
     pub containment: ContainmentInfo,
     /// None: it never leaves by itself.
     pub idle_exit_ms: Option<u64>,
-    /// What people should know: damaged files set aside, a full disk, lost tasks.
-    /// What the steps of the daemon's deciding thread have cost.
+    /// The cost of the steps of the daemon's deciding thread.
     pub steps: StepCostInfo,
+    /// What people should know: damaged files set aside, a full disk, lost tasks.
     pub notices: Vec<NoticeInfo>,
 }
 
 /// The steps of the daemon's deciding thread: how many there were, and the longest of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepCostInfo {
     pub count: u64,
     /// The most processor time that one step took, in microseconds.
     pub longest_cpu_us: u64,
     /// The most time that passed during one step, in microseconds.
+    pub longest_wall_us: u64,
+    /// The same for each kind of input that there was, if the caller asked for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<StepKindInfo>,
+}
+
+/// The steps for one kind of input of the daemon's deciding thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StepKindInfo {
+    /// The input, and the method or the timer that caused it. For diagnosis: names can change.
+    pub kind: String,
+    pub count: u64,
+    pub longest_cpu_us: u64,
     pub longest_wall_us: u64,
 }
 

@@ -53,6 +53,13 @@ macro_rules! methods {
                     _ => Err(unknown(method)),
                 }
             }
+
+            /// The name of the method.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $( Self::$variant(_) => $name, )*
+                }
+            }
         }
 
         /// Every method's name, in the order of the table.

@@ -314,7 +314,7 @@ impl World {
 
     #[track_caller]
     pub fn status(&self) -> StatusResult {
-        self.client().call::<DaemonStatus>(&belay_protocol::daemon::StatusParams {}).unwrap()
+        self.client().call::<DaemonStatus>(&belay_protocol::daemon::StatusParams::default()).unwrap()
     }
 
     /// The daemon that holds this home now.

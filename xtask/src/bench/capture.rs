@@ -8,14 +8,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::methods::{TaskGet, TaskRemove, TaskStart, TaskWait};
+use belay_protocol::methods::TaskRemove;
 use belay_protocol::task::{GetParams, RemoveParams, StartParams, WaitParams};
 use serde_json::json;
 
 use super::measure::{compare, number, time};
 use super::memory::pss_bytes;
 use super::report::{Report, Target};
-use super::start::ended_well;
+use super::subject::Subject;
+use super::value::{Unit, Value};
+use super::wire::{Get, Start, Wait};
 use super::world::{World, scratch, start_params};
 use crate::run::{self, Outcome};
 
@@ -25,8 +27,8 @@ const ROUNDS: usize = 11;
 const PIPE_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut client = world.connect()?;
     let bytes = BYTES.to_string();
     let argv = ["/usr/bin/head", "-c", &bytes, "/dev/zero"];
@@ -34,7 +36,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     let dir = scratch()?;
     let file = dir.join("out");
     let result = compare(
-        ROUNDS,
+        subject.rounds(ROUNDS),
         1,
         [
             Box::new(|| captured(&mut client, &params)),
@@ -44,32 +46,32 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     );
     std::fs::remove_dir_all(&dir)?;
     let [ours, copied, spliced] = result?.map(|took| number(BYTES) / took.as_secs_f64());
-    let shown = |speed: f64, who: &str| (format!("{who}{:.2} GB/s", speed / 1e9), speed);
-    let (best, way) = if copied > spliced { (copied, "read and written ") } else { (spliced, "spliced ") };
+    let speed = |amount| Value::new(amount, Unit::BytesPerSecond);
+    let (best, way) = if copied > spliced { (copied, "read and written") } else { (spliced, "spliced") };
     report.share(
         "capture",
         "512 MiB of output, kept whole on disk",
-        shown(ours, ""),
-        shown(best, &format!("bare pipe to a file, {way}")),
+        speed(ours),
+        (&format!("bare pipe to a file, {way}"), speed(best)),
         Target::AtLeast(0.85),
     );
     report.note(format!(
-        "bare pipe to a file: read and written {:.2} GB/s, spliced {:.2} GB/s; the better one counts",
-        copied / 1e9,
-        spliced / 1e9
+        "bare pipe to a file: read and written {}, spliced {}; the better one counts",
+        speed(copied),
+        speed(spliced)
     ));
     let (shim, daemon) = memory(&world, &mut client, &params)?;
-    let text = format!("shim {:.1} MB, daemon {:.1} MB", number(shim) / 1e6, number(daemon) / 1e6);
-    report.alone("capture", "most memory meanwhile (PSS)", text, 0.0, Target::None);
+    report.value("capture", "most memory of the shim meanwhile (PSS)", Value::bytes(shim));
+    report.value("capture", "most memory of the daemon meanwhile (PSS)", Value::bytes(daemon));
     Ok(())
 }
 
 fn captured(client: &mut Client, params: &StartParams) -> Outcome<Duration> {
     let began = Instant::now();
-    let id = client.call::<TaskStart>(params)?.id;
-    let ended = client.call::<TaskWait>(&WaitParams::for_end(&id))?.task;
+    let id = client.call::<Start>(params)?.id;
+    let ended = client.call::<Wait>(&WaitParams::for_end(&id))?.task;
     let took = began.elapsed();
-    ended_well(ended.status)?;
+    ended.completed()?;
     if ended.output.bytes != BYTES || !ended.output.gaps.is_empty() {
         return Err("bytes are missing".into());
     }
@@ -115,12 +117,12 @@ fn splice(pipe: &OwnedFd, out: &File) -> Outcome {
 /// The most that shim and daemon were seen to hold during a run that is not timed.
 fn memory(world: &World, client: &mut Client, params: &StartParams) -> Outcome<(u64, u64)> {
     let daemon = world.daemon()?.pid;
-    let task = client.call::<TaskStart>(params)?;
+    let task = client.call::<Start>(params)?;
     let id = task.id;
     let mut most = (0, 0);
     loop {
-        let now = client.call::<TaskGet>(&GetParams { id: id.clone() })?;
-        if now.status.is_ended() {
+        let now = client.call::<Get>(&GetParams { id: id.clone() })?;
+        if !now.is_running() {
             break;
         }
         if let Some(held) = now.held_by {

@@ -9,21 +9,28 @@ use super::peers::{self, MANY, Peer};
 use super::rate::both;
 use super::report::{Report, Target};
 use super::start::{TRUE, bare};
+use super::subject::Subject;
+use super::value::{Unit, Value};
 use super::world::World;
 use crate::run::{Outcome, output, succeed};
 
 const TIMES: usize = 20;
 const EACH: usize = 50;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let run = || time(|| succeed(&mut belay(&world, &["run", "--", TRUE])));
     let version = || time(|| succeed(belay(&world, &["--version"]).stdout(Stdio::null())));
-    let [run, version, theirs] = compare(ROUNDS, TIMES, [Box::new(run), Box::new(version), Box::new(bare)])?;
+    let [run, version, theirs] =
+        compare(subject.rounds(ROUNDS), TIMES, [Box::new(run), Box::new(version), Box::new(bare)])?;
     report.times("cli", "`belay run -- true`", run, ("bare spawn and wait", theirs), Target::AtMost(5.0));
     report.times("cli", "`belay --version`", version, ("bare `true`", theirs), Target::None);
-    let rate = rate(&world)?;
-    report.alone("cli", "`belay run -- true`, two at once", format!("{rate:.0}/s"), 0.0, Target::None);
+    let rate = rate(subject, &world)?;
+    report.value("cli", "`belay run -- true`, two at once", Value::new(rate, Unit::PerSecond));
+    // Peers say nothing about the difference between two binaries.
+    if subject.is_compared {
+        return Ok(());
+    }
     for peer in peers::all(report) {
         against(report, &world, &peer)?;
     }
@@ -39,10 +46,10 @@ pub(crate) fn belay(world: &World, words: &[&str]) -> Command {
     command
 }
 
-fn rate(world: &World) -> Outcome<f64> {
+fn rate(subject: &Subject, world: &World) -> Outcome<f64> {
     let work: fn(&mut &World) -> Outcome =
         |world| (0..EACH).try_for_each(|_| succeed(&mut belay(world, &["run", "--", TRUE])));
-    let [took] = compare(ROUNDS, 1, [Box::new(|| both(&mut [world, world], work))])?;
+    let [took] = compare(subject.rounds(ROUNDS), 1, [Box::new(|| both(&mut [world, world], work))])?;
     Ok(per_second(2 * EACH, took))
 }
 
@@ -55,14 +62,10 @@ fn against(report: &mut Report, world: &World, peer: &Peer) -> Outcome {
     let what = format!("`belay run -- true` against {}", peer.name());
     report.times("cli", &what, ours, (peer.name(), theirs), Target::None);
     let [ours, theirs] = compare(3, 1, [Box::new(|| many(world)), Box::new(|| peer.many())])?;
-    let shown = |took: Duration, who: &str| {
-        let rate = per_second(MANY, took);
-        (format!("{who}{rate:.0}/s"), rate)
-    };
+    let rate = |took: Duration| Value::new(per_second(MANY, took), Unit::PerSecond);
     let what =
         format!("{MANY} tasks handed over one by one, to the end of the last, against {}", peer.name());
-    let name = format!("{} ", peer.name());
-    report.share("cli", &what, shown(ours, ""), shown(theirs, &name), Target::None);
+    report.share("cli", &what, rate(ours), (peer.name(), rate(theirs)), Target::None);
     Ok(())
 }
 

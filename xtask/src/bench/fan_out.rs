@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message};
-use belay_protocol::event::{FollowParams, ReadParams};
-use belay_protocol::methods::{EventFollow, EventRead, SessionClose, SessionOpen};
+use belay_protocol::daemon::StatusParams;
+use belay_protocol::event::FollowParams;
+use belay_protocol::methods::{EventFollow, SessionClose, SessionOpen};
 use belay_protocol::session::OpenParams;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -17,8 +18,11 @@ use serde_json::json;
 
 use super::lease::start_in;
 use super::measure::{ROUNDS, compare, median, per_second};
-use super::report::{Report, Target, shown_time};
+use super::report::{Report, Target};
 use super::rpc::Part;
+use super::subject::Subject;
+use super::value::{Unit, Value};
+use super::wire::DaemonStatus;
 use super::world::World;
 use crate::run::Outcome;
 
@@ -28,13 +32,13 @@ const SESSIONS: usize = 100;
 const EVENTS: usize = 3 * SESSIONS;
 const STARTS: usize = 40;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    delivery(report)?;
-    start(report)
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    delivery(subject, report)?;
+    start(subject, report)
 }
 
-fn delivery(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+fn delivery(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut asking = world.connect()?;
     let mut followers = follow(&world)?;
     let bare = Part::start("tell", &[&FOLLOWERS.to_string()])?;
@@ -53,18 +57,15 @@ fn delivery(report: &mut Report) -> Outcome {
         read_lines(&mut streams, EVENTS)?;
         Ok(began.elapsed())
     };
-    let [ours, theirs] = compare(ROUNDS, 1, [Box::new(ours), Box::new(theirs)])?;
+    let [ours, theirs] = compare(subject.rounds(ROUNDS), 1, [Box::new(ours), Box::new(theirs)])?;
     drop((orders, streams));
     bare.end()?;
-    let shown = |took, who: &str| {
-        let rate = per_second(EVENTS * FOLLOWERS, took);
-        (format!("{who}{:.0} thousand/s", rate / 1e3), rate)
-    };
+    let rate = |took| Value::new(per_second(EVENTS * FOLLOWERS, took), Unit::PerSecond);
     let what = format!("{EVENTS} events to {FOLLOWERS} followers, made and delivered");
-    let bare = shown(theirs, "lines from a bare process ");
-    report.share("fan-out", &what, shown(ours, ""), bare, Target::None);
+    let bare = ("lines from a bare process", rate(theirs));
+    report.share("fan-out", &what, rate(ours), bare, Target::None);
     let what = "from the last answer to whoever made them until all have all";
-    report.alone("fan-out", what, shown_time(median(lags)), 0.0, Target::None);
+    report.value("fan-out", what, median(lags).into());
     Ok(())
 }
 
@@ -72,7 +73,7 @@ fn delivery(report: &mut Report) -> Outcome {
 fn follow(world: &World) -> Outcome<Vec<Client>> {
     let mut clients = (0..FOLLOWERS).map(|_| world.connect()).collect::<Outcome<Vec<_>>>()?;
     if let Some(first) = clients.first_mut() {
-        let after = first.call::<EventRead>(&ReadParams { max: Some(1), ..ReadParams::default() })?.last;
+        let after = first.call::<DaemonStatus>(&StatusParams::default())?.events_last;
         for client in &mut clients {
             client.call::<EventFollow>(&FollowParams { after, ..FollowParams::default() })?;
         }
@@ -147,15 +148,15 @@ fn readable<'a>(streams: impl Iterator<Item = (usize, BorrowedFd<'a>)>) -> Outco
 }
 
 /// The same start in two worlds, one of them full of followers who read all the time.
-fn start(report: &mut Report) -> Outcome {
-    let (followed, quiet) = (World::new()?, World::new()?);
+fn start(subject: &Subject, report: &mut Report) -> Outcome {
+    let (followed, quiet) = (World::new(subject)?, World::new(subject)?);
     let (mut there, mut here) = (followed.connect()?, quiet.connect()?);
     let followers = follow(&followed)?;
     let (done, over) = UnixStream::pair()?;
     let [with, without] = std::thread::scope(|scope| {
         let reading = scope.spawn(|| drain(&followers, &over));
         let took = compare(
-            ROUNDS,
+            subject.rounds(ROUNDS),
             STARTS,
             [Box::new(|| start_in(&mut there, "user")), Box::new(|| start_in(&mut here, "user"))],
         );

@@ -5,46 +5,49 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message};
 use belay_protocol::daemon::StatusParams;
-use belay_protocol::methods::{DaemonStatus, TaskDetach, TaskStart, notify};
-use belay_protocol::task::{DetachParams, TaskInfo};
+use belay_protocol::methods::notify;
+use belay_protocol::task::DetachParams;
 use belay_protocol::vars;
 use serde_json::json;
 
 use super::cli::belay;
 use super::measure::{ROUNDS, compare, number, time};
 use super::report::{Report, Target};
+use super::subject::Subject;
+use super::value::{Unit, Value};
+use super::wire::{DaemonStatus, Detach, Start};
 use super::world::{World, kill, start_params};
 use crate::run::{self, Outcome, succeed};
 
 const SHELL: &str = "/bin/sh";
 const BYTES: u64 = 256 << 20;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
-    shell(report, &world)?;
-    detach(report, &world)?;
-    stream(report, &world)
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
+    shell(subject, report, &world)?;
+    detach(subject, report, &world)?;
+    stream(subject, report, &world)
 }
 
-fn shell(report: &mut Report, world: &World) -> Outcome {
+fn shell(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
     let ours = || time(|| succeed(belay(world, &["shell", "-c", "true"]).env(vars::SHELL, SHELL)));
     let real = || time(|| succeed(Command::new(SHELL).args(["-c", "true"]).stdin(Stdio::null())));
-    let [ours, real] = compare(ROUNDS, 20, [Box::new(ours), Box::new(real)])?;
+    let [ours, real] = compare(subject.rounds(ROUNDS), 20, [Box::new(ours), Box::new(real)])?;
     report.times("foreground", "`belay shell -c true`", ours, ("`sh -c true`", real), Target::None);
     Ok(())
 }
 
 /// From asking for a detach to the answer of whoever waited.
-fn detach(report: &mut Report, world: &World) -> Outcome {
+fn detach(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
     let (mut waiting, mut asking, mut other) = (world.connect()?, world.connect()?, world.connect()?);
     let ours = || released(&mut waiting, &mut asking);
     let ask = || {
         time(|| {
-            other.call::<DaemonStatus>(&StatusParams {})?;
+            other.call::<DaemonStatus>(&StatusParams::default())?;
             Ok(())
         })
     };
-    let [ours, ask] = compare(ROUNDS, 20, [Box::new(ours), Box::new(ask)])?;
+    let [ours, ask] = compare(subject.rounds(ROUNDS), 20, [Box::new(ours), Box::new(ask)])?;
     let what = "from `task/detach` to the answer of whoever waited";
     report.times("foreground", what, ours, ("`daemon/status`", ask), Target::None);
     Ok(())
@@ -52,7 +55,7 @@ fn detach(report: &mut Report, world: &World) -> Outcome {
 
 fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
     let params = start_params(&["/bin/sleep", "100"], &json!({"answer": "ended"}))?;
-    let start = waiting.send::<TaskStart>(&params)?;
+    let start = waiting.send::<Start>(&params)?;
     let said = waiting.next_notification(None)?;
     if said.method != notify::TASK_STARTED {
         return Err(format!("{} instead of the start", said.method).into());
@@ -62,7 +65,7 @@ fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
         .unwrap_or_default()
         .to_owned();
     let began = Instant::now();
-    asking.send::<TaskDetach>(&DetachParams { id: id.clone(), actor: None })?;
+    asking.send::<Detach>(&DetachParams { id: id.clone(), actor: None })?;
     let answer = loop {
         if let Message::Response(answer) = waiting.receive()?
             && answer.id == start
@@ -71,8 +74,8 @@ fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
         }
     };
     let took = began.elapsed();
-    let task: TaskInfo = belay_client::decode::<TaskStart>(&answer.result?)?;
-    if !task.detached || task.status.is_ended() {
+    let task = belay_client::decode::<Start>(&answer.result?)?;
+    if !task.detached || !task.is_running() {
         return Err("the caller was not released".into());
     }
     asking.receive()?;
@@ -80,20 +83,19 @@ fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
     Ok(took)
 }
 
-fn stream(report: &mut Report, world: &World) -> Outcome {
+fn stream(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
     // As programs write it: lines of text.
     let line = format!("yes 'a line of text as programs write them, 0123456789' | head -c {BYTES}");
     let argv = [SHELL, "-c", &line];
     let ours = || read_whole(belay(world, &["run", "--"]).args(argv));
     let bare = || read_whole(Command::new(argv[0]).args(&argv[1..]).stdin(Stdio::null()));
-    let [ours, bare] = compare(ROUNDS, 1, [Box::new(ours), Box::new(bare)])?;
-    let speed = |took: Duration| number(BYTES) / took.as_secs_f64();
-    let shown = |took, who: &str| (format!("{who}{:.2} GB/s", speed(took) / 1e9), speed(took));
+    let [ours, bare] = compare(subject.rounds(ROUNDS), 1, [Box::new(ours), Box::new(bare)])?;
+    let speed = |took: Duration| Value::new(number(BYTES) / took.as_secs_f64(), Unit::BytesPerSecond);
     report.share(
         "foreground",
         "256 MiB of text through `belay run` to its reader",
-        shown(ours, ""),
-        shown(bare, "a plain pipe "),
+        speed(ours),
+        ("a plain pipe", speed(bare)),
         Target::None,
     );
     Ok(())

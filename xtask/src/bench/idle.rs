@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use super::measure::number;
 use super::report::{Report, Target};
+use super::subject::Subject;
+use super::value::Value;
 use super::world::{World, start_detached};
 use crate::run::Outcome;
 
 const SETTLE: Duration = Duration::from_secs(3);
 const WATCH: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let task = start_detached(&mut world.connect()?, &["/bin/sleep", "1000"])?;
     let shim = task.held_by.ok_or("the task does not say who holds it")?.shim_pid;
     let daemon = world.daemon()?.pid;
     for (who, wakes) in ["daemon", "shim"].into_iter().zip(wakes([daemon, shim])?) {
         let what = format!("wake-ups of an idle {who} in 10 s, one task running");
-        report.alone("idle", &what, wakes.to_string(), number(wakes), Target::AtMost(0.0));
+        report.alone("idle", &what, Value::count(wakes), number(wakes), Target::AtMost(0.0));
     }
     Ok(())
 }

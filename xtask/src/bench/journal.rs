@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use belay_client::Client;
-use belay_protocol::methods::TaskStart;
 use serde_json::json;
 
 use super::measure::{median, ratio, time};
 use super::report::{Report, Target};
-use super::start::{TRUE, bare, ended_well};
+use super::start::{TRUE, bare};
+use super::subject::Subject;
+use super::value::{Unit, Value};
+use super::wire::Start;
 use super::world::{World, start_params};
 use crate::run::Outcome;
 
@@ -18,8 +20,8 @@ const SAMPLES: usize = 300;
 /// How many of the tasks that fill the journal are on their way at once.
 const AT_ONCE: usize = 4;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut client = world.connect()?;
     let mut ended = 0;
     let mut figures: Vec<f64> = Vec::new();
@@ -37,11 +39,10 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         report.times("journal", &what, ours, ("bare", theirs), Target::None);
     }
     if let [base, .., last] = figures.as_slice() {
-        let shown = format!("{last:.2} instead of {base:.2}");
         report.alone(
             "journal",
             "growth of the ratio from 10 to 10 000",
-            shown,
+            Value::new(last / base, Unit::Ratio),
             last / base,
             Target::AtMost(1.25),
         );
@@ -51,7 +52,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
 
 fn one(client: &mut Client) -> Outcome<Duration> {
     let params = start_params(&[TRUE], &json!({"answer": "ended"}))?;
-    time(|| ended_well(client.call::<TaskStart>(&params)?.status))
+    time(|| client.call::<Start>(&params)?.completed())
 }
 
 fn fill(world: &World, count: usize) -> Outcome {

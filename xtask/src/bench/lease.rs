@@ -3,22 +3,24 @@
 use std::time::Duration;
 
 use belay_client::Client;
-use belay_protocol::methods::{SessionOpen, SessionRenew, TaskStart};
+use belay_protocol::methods::{SessionOpen, SessionRenew};
 use belay_protocol::session::{OpenParams, RenewParams};
 use serde_json::json;
 
 use super::measure::{ROUNDS, compare, time};
 use super::report::{Report, Target};
 use super::rpc::{Echo, status};
-use super::start::{TRUE, ended_well};
+use super::start::TRUE;
+use super::subject::Subject;
+use super::wire::Start;
 use super::world::{World, start_params};
 use crate::run::Outcome;
 
 /// Longer than the benchmarks take: what is not to be measured does not come to an end.
 pub(crate) const LONG_MS: u64 = 3_600_000;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let (mut client, mut other) = (world.connect()?, world.connect()?);
     let id = open(&mut client, LONG_MS)?;
     let mut echo = Echo::start()?;
@@ -29,17 +31,17 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         })
     };
     let [renewed, asked, echoed] = compare(
-        ROUNDS,
+        subject.rounds(ROUNDS),
         500,
         [Box::new(renew), Box::new(|| status(&mut other)), Box::new(|| echo.round_trip())],
     )?;
     echo.end()?;
     let what = "`session/renew`, there and back";
     report.times("lease", what, renewed, ("`daemon/status`", asked), Target::AtMost(2.0));
-    report.times("lease", "the same", renewed, ("echo of a line", echoed), Target::None);
+    report.times_again("lease", renewed, ("echo of a line", echoed));
 
     let [within, standing] = compare(
-        ROUNDS,
+        subject.rounds(ROUNDS),
         60,
         [Box::new(|| start_in(&mut client, &id)), Box::new(|| start_in(&mut other, "user"))],
     )?;
@@ -57,5 +59,5 @@ pub(crate) fn open(client: &mut Client, lease_ms: u64) -> Outcome<String> {
 /// From asking to knowing the end of `true` in this session.
 pub(crate) fn start_in(client: &mut Client, session: &str) -> Outcome<Duration> {
     let params = start_params(&[TRUE], &json!({"answer": "ended", "session": session}))?;
-    time(|| ended_well(client.call::<TaskStart>(&params)?.status))
+    time(|| client.call::<Start>(&params)?.completed())
 }

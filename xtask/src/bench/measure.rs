@@ -19,9 +19,9 @@ pub(crate) fn compare<const N: usize>(
     let mut medians = [const { Vec::<Duration>::new() }; N];
     for round in 0..=rounds {
         let mut taken = [const { Vec::<Duration>::new() }; N];
-        for _ in 0..times {
-            for (contender, taken) in contenders.iter_mut().zip(&mut taken) {
-                taken.push(contender()?);
+        for turn in 0..times {
+            for at in order(N, turn) {
+                taken[at].push(contenders[at]()?);
             }
         }
         if round > 0 {
@@ -31,6 +31,21 @@ pub(crate) fn compare<const N: usize>(
         }
     }
     Ok(medians.map(median))
+}
+
+/// The order of the contenders in one turn: the next one begins in the next turn, so that none always follows the same.
+pub(crate) fn order(contenders: usize, turn: usize) -> impl Iterator<Item = usize> {
+    (0..contenders).map(move |at| (at + turn) % contenders)
+}
+
+/// The value below which this part of the values lies, between two values if need be.
+pub(crate) fn quantile(values: &[f64], part: f64) -> Option<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let place = part * number(values.len().checked_sub(1)? as u64);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index of the slice")]
+    let (below, above) = (place.floor() as usize, place.ceil() as usize);
+    Some(values[below] + (values[above] - values[below]) * place.fract())
 }
 
 pub(crate) fn median(mut values: Vec<Duration>) -> Duration {
@@ -58,4 +73,42 @@ pub(crate) fn number(count: u64) -> f64 {
 
 pub(crate) fn ratio(ours: Duration, theirs: Duration) -> f64 {
     ours.as_secs_f64() / theirs.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn contenders_take_turns_in_rotating_order() {
+        let calls = RefCell::new(Vec::new());
+        let contender = |name: char| -> Contender<'_> {
+            let calls = &calls;
+            Box::new(move || {
+                calls.borrow_mut().push(name);
+                Ok(Duration::from_millis(1))
+            })
+        };
+        compare(1, 2, [contender('a'), contender('b')]).unwrap();
+        assert_eq!(calls.into_inner(), ['a', 'b', 'b', 'a', 'a', 'b', 'b', 'a']);
+    }
+
+    #[test]
+    fn first_round_does_not_count() {
+        let mut times = [900, 1, 2, 3].into_iter();
+        let contender: Contender<'_> =
+            Box::new(|| Ok(Duration::from_millis(times.next().unwrap_or_default())));
+        assert_eq!(compare(3, 1, [contender]).unwrap(), [Duration::from_millis(2)]);
+    }
+
+    #[test]
+    fn quantiles_lie_between_values() {
+        let values = [4.0, 1.0, 2.0, 3.0, 5.0];
+        let parts = [0.0, 0.25, 0.5, 0.75, 1.0].map(|part| quantile(&values, part));
+        assert_eq!(parts, [1.0, 2.0, 3.0, 4.0, 5.0].map(Some));
+        assert_eq!(quantile(&[1.0, 2.0], 0.5), Some(1.5));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
 }

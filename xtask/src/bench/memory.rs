@@ -3,45 +3,41 @@
 use std::collections::BTreeSet;
 
 use belay_os::process::descendants;
-use belay_protocol::methods::TaskList;
 use belay_protocol::task::ListParams;
 
 use super::measure::number;
 use super::report::{Report, Target};
+use super::subject::Subject;
+use super::value::{Unit, Value};
+use super::wire::List;
 use super::world::{World, start_detached};
 use crate::run::Outcome;
 
 const TASKS: u32 = 200;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut client = world.connect()?;
     let before = held_bytes(&world, &BTreeSet::new())?;
     for _ in 0..TASKS {
         start_detached(&mut client, &["/bin/sleep", "1000"])?;
     }
-    let listed = client.call::<TaskList>(&ListParams::default())?.tasks;
+    let listed = client.call::<List>(&ListParams::default())?.tasks;
     let commands: BTreeSet<i32> = listed.iter().filter_map(|task| task.pid).collect();
     if commands.len() != TASKS as usize {
         return Err(format!("{} of {TASKS} tasks run", commands.len()).into());
     }
     let after = held_bytes(&world, &commands)?;
-    let each = number(after.saturating_sub(before)) / f64::from(TASKS) / 1e6;
+    let each = number(after.saturating_sub(before)) / f64::from(TASKS);
     report.alone(
         "memory",
         "a running task: its shim, and what the daemon grows by (PSS, MB)",
-        format!("{each:.3} MB"),
-        each,
+        Value::new(each, Unit::Bytes),
+        each / 1e6,
         Target::AtMost(0.5),
     );
     let daemon = pss_bytes(world.daemon()?.pid)?;
-    report.alone(
-        "memory",
-        "the daemon with 200 tasks",
-        format!("{:.1} MB", number(daemon) / 1e6),
-        0.0,
-        Target::None,
-    );
+    report.value("memory", "the daemon with 200 tasks", Value::bytes(daemon));
     Ok(())
 }
 

@@ -3,34 +3,36 @@
 use std::time::Duration;
 
 use belay_client::Client;
-use belay_protocol::methods::TaskStart;
 use serde_json::json;
 
 use super::measure::{ROUNDS, compare, per_second, time};
 use super::report::{Report, Target};
-use super::start::{TRUE, bare, ended_well};
+use super::start::{TRUE, bare};
+use super::subject::Subject;
+use super::value::{Unit, Value};
+use super::wire::Start;
 use super::world::{World, start_params};
 use crate::run::Outcome;
 
 const CLIENTS: usize = 2;
 const EACH: usize = 200;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(world.connect()?);
     }
     let ours = || both(&mut clients, client_tasks);
     let theirs = || both(&mut [(), ()], |()| (0..EACH).try_for_each(|_| bare().map(drop)));
-    let [ours, theirs] = compare(ROUNDS, 1, [Box::new(ours), Box::new(theirs)])?;
-    let rates = [ours, theirs].map(|took| per_second(CLIENTS * EACH, took));
-    let shown = |rate: f64, who: &str| (format!("{who}{rate:.0}/s"), rate);
+    let [ours, theirs] = compare(subject.rounds(ROUNDS), 1, [Box::new(ours), Box::new(theirs)])?;
+    let [ours, theirs] =
+        [ours, theirs].map(|took| Value::new(per_second(CLIENTS * EACH, took), Unit::PerSecond));
     report.share(
         "rate",
         "`true` by RPC, two clients",
-        shown(rates[0], ""),
-        shown(rates[1], "two threads, bare "),
+        ours,
+        ("two threads, bare", theirs),
         Target::AtLeast(0.55),
     );
     Ok(())
@@ -48,5 +50,5 @@ pub(crate) fn both<T: Send>(each: &mut [T], work: fn(&mut T) -> Outcome) -> Outc
 
 fn client_tasks(client: &mut Client) -> Outcome {
     let params = start_params(&[TRUE], &json!({"answer": "ended"}))?;
-    (0..EACH).try_for_each(|_| ended_well(client.call::<TaskStart>(&params)?.status))
+    (0..EACH).try_for_each(|_| client.call::<Start>(&params)?.completed())
 }

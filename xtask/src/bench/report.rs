@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::measure::ratio;
+use super::value::Value;
 use crate::run::{Outcome, root, shown};
 
 const PAGE: &str = "docs/benchmarks.md";
@@ -39,6 +40,8 @@ impl Target {
 struct Row {
     work: &'static str,
     what: String,
+    /// None in a row that sets the value of the row above against something else.
+    value: Option<Value>,
     measured: String,
     against: String,
     figure: String,
@@ -68,15 +71,16 @@ impl Report {
         against: (&str, Duration),
         target: Target,
     ) {
-        let figure = ratio(ours, against.1);
-        self.push(
-            work,
-            what,
-            shown_time(ours),
-            format!("{} {}", against.0, shown_time(against.1)),
-            figure,
-            target,
-        );
+        let shown = format!("{} {}", against.0, shown_time(against.1));
+        self.push(work, what, ours.into(), shown, ratio(ours, against.1), target);
+    }
+
+    /// The row above against something else.
+    pub(crate) fn times_again(&mut self, work: &'static str, ours: Duration, against: (&str, Duration)) {
+        self.times(work, "the same", ours, against, Target::None);
+        if let Some(row) = self.rows.last_mut() {
+            row.value = None;
+        }
     }
 
     /// Ours against theirs, where more is better; the figure is which part of theirs ours is.
@@ -84,11 +88,12 @@ impl Report {
         &mut self,
         work: &'static str,
         what: &str,
-        ours: (String, f64),
-        against: (String, f64),
+        ours: Value,
+        against: (&str, Value),
         target: Target,
     ) {
-        self.push(work, what, ours.0, against.0, ours.1 / against.1, target);
+        let shown = format!("{} {}", against.0, against.1);
+        self.push(work, what, ours, shown, ours.amount / against.1.amount, target);
     }
 
     /// A figure that stands alone, in the unit of its target.
@@ -96,14 +101,28 @@ impl Report {
         &mut self,
         work: &'static str,
         what: &str,
-        shown: String,
+        value: Value,
         figure: f64,
         target: Target,
     ) {
-        self.push(work, what, shown, String::new(), figure, target);
+        self.push(work, what, value, String::new(), figure, target);
         if let Some(row) = self.rows.last_mut() {
             row.figure = String::new();
         }
+    }
+
+    /// A figure that stands alone and has no target.
+    pub(crate) fn value(&mut self, work: &'static str, what: &str, value: Value) {
+        self.alone(work, what, value, 0.0, Target::None);
+    }
+
+    /// Every row that has a value of its own.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, &str, Value)> {
+        self.rows.iter().filter_map(|row| Some((row.work, row.what.as_str(), row.value?)))
+    }
+
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     pub(crate) fn note(&mut self, text: String) {
@@ -114,13 +133,23 @@ impl Report {
         &mut self,
         work: &'static str,
         what: &str,
-        measured: String,
+        value: Value,
         against: String,
         figure: f64,
         target: Target,
     ) {
+        let measured = value.to_string();
         let (figure, met, target) = (shown_ratio(figure), target.met(figure), target.shown());
-        self.rows.push(Row { work, what: what.to_owned(), measured, against, figure, target, met });
+        self.rows.push(Row {
+            work,
+            what: what.to_owned(),
+            value: Some(value),
+            measured,
+            against,
+            figure,
+            target,
+            met,
+        });
     }
 
     pub(crate) fn table(&self) -> String {
@@ -154,7 +183,7 @@ impl Report {
         Ok(())
     }
 
-    fn machine(&self) -> String {
+    pub(crate) fn machine(&self) -> String {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         // The numbers alone: what follows them is the name that somebody gave to a build.
@@ -202,11 +231,5 @@ fn shown_ratio(ratio: f64) -> String {
 }
 
 pub(crate) fn shown_time(time: Duration) -> String {
-    let micros = time.as_secs_f64() * 1e6;
-    match micros {
-        m if m < 1_000.0 => format!("{m:.0} µs"),
-        m if m < 10_000.0 => format!("{:.2} ms", m / 1e3),
-        m if m < 1_000_000.0 => format!("{:.1} ms", m / 1e3),
-        m => format!("{:.2} s", m / 1e6),
-    }
+    Value::from(time).to_string()
 }

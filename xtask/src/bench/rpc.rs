@@ -8,21 +8,25 @@ use std::time::Duration;
 
 use belay_client::Client;
 use belay_protocol::daemon::StatusParams;
-use belay_protocol::methods::DaemonStatus;
 
 use super::measure::{ROUNDS, compare, time};
 use super::report::{Report, Target};
+use super::subject::Subject;
+use super::wire::DaemonStatus;
 use super::world::{World, scratch};
 use crate::run::{Outcome, command, start};
 
 const LINE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"daemon/status\",\"params\":{}}\n";
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut client = world.connect()?;
     let mut echo = Echo::start()?;
-    let [ours, theirs] =
-        compare(ROUNDS, 500, [Box::new(|| status(&mut client)), Box::new(|| echo.round_trip())])?;
+    let [ours, theirs] = compare(
+        subject.rounds(ROUNDS),
+        500,
+        [Box::new(|| status(&mut client)), Box::new(|| echo.round_trip())],
+    )?;
     echo.end()?;
     report.times("rpc", "`daemon/status`, there and back", ours, ("echo of a line", theirs), Target::None);
     Ok(())
@@ -31,7 +35,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
 /// The cheapest question.
 pub(crate) fn status(client: &mut Client) -> Outcome<Duration> {
     time(|| {
-        client.call::<DaemonStatus>(&StatusParams {})?;
+        client.call::<DaemonStatus>(&StatusParams::default())?;
         Ok(())
     })
 }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::methods::{SessionClose, SessionGet, SessionList, TaskList, TaskStart};
+use belay_protocol::methods::{SessionClose, SessionGet, SessionList};
 use belay_protocol::session::{GetParams, ListParams, SessionState};
-use belay_protocol::task::{self, Status};
+use belay_protocol::task;
 use serde_json::json;
 
 use super::idle::wakes;
@@ -13,6 +13,9 @@ use super::lease::{LONG_MS, open, start_in};
 use super::measure::{ROUNDS, compare, number, time};
 use super::report::{Report, Target};
 use super::rpc::status;
+use super::subject::Subject;
+use super::value::Value;
+use super::wire::{List, Start};
 use super::world::{World, start_params};
 use crate::run::{Outcome, wait_until};
 
@@ -32,8 +35,9 @@ struct Crowd {
     tasks: usize,
 }
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let (mut many, mut one) = (Crowd::new(MANY, TASKS, LONG_MS)?, Crowd::new(1, TASKS, LONG_MS)?);
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let (mut many, mut one) =
+        (Crowd::new(subject, MANY, TASKS, LONG_MS)?, Crowd::new(subject, 1, TASKS, LONG_MS)?);
     for (what, times, work) in [
         ("`session/open`", 100, Crowd::open as fn(&mut Crowd) -> Outcome<Duration>),
         ("`session/close`", 100, Crowd::close),
@@ -41,24 +45,32 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         ("`session/list`, all of them", 20, Crowd::list),
         ("start to end of `true` by RPC in one of them", 40, Crowd::start),
     ] {
-        let [many, one] =
-            compare(ROUNDS, times, [Box::new(|| work(&mut many)), Box::new(|| work(&mut one))])?;
+        let [many, one] = compare(
+            subject.rounds(ROUNDS),
+            times,
+            [Box::new(|| work(&mut many)), Box::new(|| work(&mut one))],
+        )?;
         let what = format!("{what}, with 1 000 sessions and 200 tasks");
         report.times("sessions", &what, many, ("with 1 and 200", one), Target::None);
     }
-    let [many, one] = compare(CRASHES, 1, [Box::new(|| many.crash()), Box::new(|| one.crash())])?;
+    let [many, one] =
+        compare(subject.rounds(CRASHES), 1, [Box::new(|| many.crash()), Box::new(|| one.crash())])?;
     let what = "from a killed daemon to the next one with all 1 000, and 200 tasks";
     report.times("sessions", what, many, ("with 1 and 200", one), Target::None);
-    let [many, one] = compare(LAPSES, 1, [Box::new(|| lapse(MANY)), Box::new(|| lapse(1))])?;
+    let [many, one] = compare(
+        subject.rounds(LAPSES),
+        1,
+        [Box::new(|| lapse(subject, MANY)), Box::new(|| lapse(subject, 1))],
+    )?;
     let what = "longest `daemon/status` while 1 000 leases are lost, and the sessions end, at once";
     report.times("sessions", what, many, ("while one is", one), Target::None);
-    idle(report)
+    idle(subject, report)
 }
 
 /// The longest that somebody waits for an answer while nobody renews any of so many leases. A new daemon counts all of them
 /// from its beginning, so that they are over at the same moment.
-fn lapse(sessions: usize) -> Outcome<Duration> {
-    let mut crowd = Crowd::new(sessions, 0, SHORT_MS)?;
+fn lapse(subject: &Subject, sessions: usize) -> Outcome<Duration> {
+    let mut crowd = Crowd::new(subject, sessions, 0, SHORT_MS)?;
     crowd.crash()?;
     let until = Instant::now() + Duration::from_millis(2 * SHORT_MS + 500);
     let mut longest = Duration::ZERO;
@@ -69,23 +81,23 @@ fn lapse(sessions: usize) -> Outcome<Duration> {
     Ok(longest)
 }
 
-fn idle(report: &mut Report) -> Outcome {
-    let crowd = Crowd::new(MANY, 0, LEASE_MS)?;
+fn idle(subject: &Subject, report: &mut Report) -> Outcome {
+    let crowd = Crowd::new(subject, MANY, 0, LEASE_MS)?;
     let [wakes] = wakes([crowd.world.daemon()?.pid])?;
     let what = "wake-ups of a daemon in 10 s, 1 000 leases of one minute held";
-    report.alone("sessions", what, wakes.to_string(), number(wakes), Target::AtMost(0.0));
+    report.alone("sessions", what, Value::count(wakes), number(wakes), Target::AtMost(0.0));
     Ok(())
 }
 
 impl Crowd {
-    fn new(sessions: usize, tasks: usize, lease_ms: u64) -> Outcome<Self> {
-        let world = World::new()?;
+    fn new(subject: &Subject, sessions: usize, tasks: usize, lease_ms: u64) -> Outcome<Self> {
+        let world = World::new(subject)?;
         let mut client = world.connect()?;
         let sessions =
             (0..sessions).map(|_| open(&mut client, lease_ms)).collect::<Outcome<Vec<String>>>()?;
         for session in sessions.iter().cycle().take(tasks) {
             let more = json!({"detached": true, "session": session});
-            client.call::<TaskStart>(&start_params(&["/bin/sleep", "1000"], &more)?)?;
+            client.call::<Start>(&start_params(&["/bin/sleep", "1000"], &more)?)?;
         }
         let mut crowd = Self { world, client, sessions, tasks };
         if crowd.is_whole()? { Ok(crowd) } else { Err("not all sessions and tasks are there".into()) }
@@ -146,8 +158,8 @@ impl Crowd {
     }
 
     fn is_whole(&mut self) -> Outcome<bool> {
-        let tasks = self.client.call::<TaskList>(&task::ListParams::default())?.tasks;
-        let running = tasks.iter().filter(|task| task.status == Status::Running).count();
+        let tasks = self.client.call::<List>(&task::ListParams::default())?.tasks;
+        let running = tasks.iter().filter(|task| task.is_running()).count();
         Ok(running == self.tasks && self.has_sessions()?)
     }
 

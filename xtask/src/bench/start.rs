@@ -6,26 +6,26 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use belay_os::spawn::{Session, SpawnSpec, spawn};
-use belay_protocol::methods::TaskStart;
-use belay_protocol::task::Status;
 use rustix::process::{WaitId, WaitIdOptions};
 use serde_json::json;
 
 use super::measure::{ROUNDS, compare, time};
 use super::report::{Report, Target, shown_time};
+use super::subject::Subject;
+use super::wire::Start;
 use super::world::{World, start_params};
 use crate::run::{self, Outcome};
 
 pub(crate) const TRUE: &str = "/bin/true";
 const TIMES: usize = 60;
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut client = world.connect()?;
     let params = start_params(&[TRUE], &json!({"answer": "ended"}))?;
-    let ours = || time(|| ended_well(client.call::<TaskStart>(&params)?.status));
+    let ours = || time(|| client.call::<Start>(&params)?.completed());
     let [rpc, bare, captured, own] = compare(
-        ROUNDS,
+        subject.rounds(ROUNDS),
         TIMES,
         [Box::new(ours), Box::new(bare), Box::new(bare_captured), Box::new(own_spawn)],
     )?;
@@ -36,16 +36,9 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         ("bare spawn and wait", bare),
         Target::AtMost(1.5),
     );
-    report.times("start", "the same", rpc, ("bare, output through pipes", captured), Target::None);
+    report.times_again("start", rpc, ("bare, output through pipes", captured));
     report.note(format!("belay-os's own spawn and wait, without a shim: {}", shown_time(own)));
     Ok(())
-}
-
-pub(crate) fn ended_well(status: Status) -> Outcome {
-    match status {
-        Status::Completed => Ok(()),
-        other => Err(format!("the task is {}", other.name()).into()),
-    }
 }
 
 /// `posix_spawn` and `wait`, as the standard library does them.

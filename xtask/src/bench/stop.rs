@@ -5,21 +5,22 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use belay_client::Client;
-use belay_protocol::methods::TaskStop;
 
 use super::measure::{ROUNDS, compare, time};
 use super::parts::{at_rest, shell_line};
 use super::report::{Report, Target, shown_time};
+use super::subject::Subject;
+use super::wire::Stop;
 use super::world::{World, kill_params, start_detached};
 use crate::run::{Outcome, command, output, start};
 
-pub(crate) fn run(report: &mut Report) -> Outcome {
-    let world = World::new()?;
+pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
+    let world = World::new(subject)?;
     let mut client = world.connect()?;
     for (what, children, times) in [("a shell and two children", 2, 30), ("200 processes", 200, 1)] {
         let ours = || stop(&mut client, children);
         let [ours, raw, asked, relayed, looped] = compare(
-            ROUNDS,
+            subject.rounds(ROUNDS),
             times,
             [
                 Box::new(ours),
@@ -47,8 +48,9 @@ fn stop(client: &mut Client, children: usize) -> Outcome<Duration> {
     at_rest(task.pid.ok_or("the task has no process")?, children)?;
     let params = kill_params(&task.id)?;
     time(|| {
-        let done = client.call::<TaskStop>(&params)?;
-        let empty = done.receipt.is_some_and(|receipt| receipt.survivors.is_empty());
+        let done = client.call::<Stop>(&params)?;
+        let survivors = done["receipt"]["survivors"].as_array();
+        let empty = survivors.is_some_and(Vec::is_empty);
         if empty { Ok(()) } else { Err("the receipt names survivors".into()) }
     })
 }

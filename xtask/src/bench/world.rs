@@ -1,19 +1,25 @@
 //! A world of its own for each work: a home under the temporary directory, a daemon, and no trace afterwards.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_client::{Client, Places};
 use belay_os::process::{identity, is_alive, signal_identity};
 use belay_os::{Identity, Signal, Tree};
 use belay_protocol::daemon;
-use belay_protocol::methods::{DaemonStatus, DaemonStop, TaskStart, TaskStop};
-use belay_protocol::task::{StartParams, StopParams, StopResult, TaskInfo};
+use belay_protocol::task::{StartParams, StopParams};
 use serde_json::json;
 
+use super::subject::Subject;
+use super::wire::{DaemonStatus, DaemonStop, Start, Status, Stop, Task};
 use crate::run::{Outcome, bin_dir, wait_until};
+
+/// How long a daemon may take to stop thousands of tasks.
+const STOP_LIMIT: Duration = Duration::from_mins(3);
+/// How long killing everything that a daemon left may take.
+const KILL_LIMIT_MS: u64 = 60_000;
 
 #[derive(Debug)]
 pub(crate) struct World {
@@ -26,19 +32,36 @@ pub(crate) fn exe() -> Outcome<PathBuf> {
     Ok(bin_dir()?.join("belay"))
 }
 
-/// A directory for one work that nobody else has.
+/// Where files are kept in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// A new directory for one work.
 pub(crate) fn scratch() -> Outcome<PathBuf> {
+    scratch_in(&std::env::temp_dir())
+}
+
+fn scratch_in(parent: &Path) -> Outcome<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let dir = std::env::temp_dir().join(format!("belay-bench-{}-{count}", std::process::id()));
+    let dir = parent.join(format!("belay-bench-{}-{count}", std::process::id()));
     std::fs::create_dir(&dir)?;
     Ok(dir)
 }
 
 impl World {
-    pub(crate) fn new() -> Outcome<Self> {
-        let home = scratch()?;
-        let world = Self { places: Places::new(home.clone(), home.join("run")), exe: exe()? };
+    pub(crate) fn new(subject: &Subject) -> Outcome<Self> {
+        Self::with_home(subject, scratch()?)
+    }
+
+    /// With a home in memory where the machine has such a place: for work that would measure the disk otherwise.
+    pub(crate) fn in_memory(subject: &Subject) -> Outcome<Self> {
+        let memory = Path::new(MEMORY);
+        Self::with_home(subject, if memory.is_dir() { scratch_in(memory)? } else { scratch()? })
+    }
+
+    fn with_home(subject: &Subject, home: PathBuf) -> Outcome<Self> {
+        let exe = subject.exe.clone();
+        let world = Self { places: Places::new(home.clone(), home.join("run")), exe };
         world.start_daemon()?;
         Ok(world)
     }
@@ -52,9 +75,18 @@ impl World {
         Ok(Client::connect(&self.places)?)
     }
 
+    /// A connection in the name of the task that was given this token.
+    pub(crate) fn connect_as_task(&self, token: &str) -> Outcome<Client> {
+        let places = Places { token: Some(token.to_owned()), ..self.places.clone() };
+        Ok(Client::connect(&places)?)
+    }
+
+    pub(crate) fn status(&self) -> Outcome<Status> {
+        Ok(self.connect()?.call::<DaemonStatus>(&daemon::StatusParams::default())?)
+    }
+
     pub(crate) fn daemon(&self) -> Outcome<Identity> {
-        let pid = self.connect()?.call::<DaemonStatus>(&daemon::StatusParams {})?.pid;
-        Ok(identity(pid).ok_or("the daemon is gone")?)
+        Ok(identity(self.status()?.pid).ok_or("the daemon is gone")?)
     }
 
     /// Ends the daemon as a power cut would, and waits until it is gone.
@@ -64,18 +96,25 @@ impl World {
         gone(daemon)
     }
 
-    fn end(&self) -> Outcome {
+    /// Stops the daemon and all of its tasks; they get no time to end by themselves.
+    pub(crate) fn stop_daemon(&self) -> Outcome {
         let daemon = self.daemon()?;
         let params = daemon::StopParams { stop_tasks: true, grace_ms: Some(100), reason: None };
-        self.connect()?.call::<DaemonStop>(&params)?;
-        gone(daemon)
+        let answer = self.connect()?.call_by::<DaemonStop>(&params, Some(Instant::now() + STOP_LIMIT));
+        let gone = gone(daemon);
+        if answer.is_err() {
+            // Some binaries exit before a long answer has been read; their last tasks may be ending still.
+            kill_descendants();
+        }
+        gone
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            eprintln!("the daemon of {} did not end well: {error}", self.places.home.display());
+        if let Err(error) = self.stop_daemon() {
+            eprintln!("the daemon of {} did not stop: {error}", self.places.home.display());
+            kill_descendants();
         }
         reap();
         let _ = std::fs::remove_dir_all(&self.places.home);
@@ -83,9 +122,17 @@ impl Drop for World {
 }
 
 fn gone(daemon: Identity) -> Outcome {
-    let gone = wait_until(Duration::from_secs(30), || Ok(!is_alive(daemon)))?;
+    let gone = wait_until(Duration::from_mins(1), || Ok(!is_alive(daemon)))?;
     reap();
     if gone { Ok(()) } else { Err("the daemon does not end".into()) }
+}
+
+/// Kills every process below this one: after a failure, nothing that a work started may live on.
+pub(crate) fn kill_descendants() {
+    match Tree::new(None).kill_until_empty(KILL_LIMIT_MS) {
+        Ok(_) => {}
+        Err(error) => eprintln!("cannot kill what is left: {error}"),
+    }
 }
 
 /// Takes in the dead that came back to us. No child of ours may be waited for elsewhere meanwhile.
@@ -104,14 +151,15 @@ pub(crate) fn start_params(argv: &[&str], more: &serde_json::Value) -> Outcome<S
 }
 
 /// A task that is stopped later.
-pub(crate) fn start_detached(client: &mut Client, argv: &[&str]) -> Outcome<TaskInfo> {
-    Ok(client.call::<TaskStart>(&start_params(argv, &json!({"detached": true}))?)?)
+pub(crate) fn start_detached(client: &mut Client, argv: &[&str]) -> Outcome<Task> {
+    Ok(client.call::<Start>(&start_params(argv, &json!({"detached": true}))?)?)
 }
 
 pub(crate) fn kill_params(id: &str) -> Outcome<StopParams> {
     Ok(serde_json::from_value(json!({"id": id, "level": "kill"}))?)
 }
 
-pub(crate) fn kill(client: &mut Client, id: &str) -> Outcome<StopResult> {
-    Ok(client.call::<TaskStop>(&kill_params(id)?)?)
+pub(crate) fn kill(client: &mut Client, id: &str) -> Outcome {
+    client.call::<Stop>(&kill_params(id)?)?;
+    Ok(())
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
         Err(error) => return Err(error.into()),
     };
     if args.stop_tasks {
-        let live = client.call::<DaemonStatus>(&StatusParams {})?.tasks_live;
+        let live = client.call::<DaemonStatus>(&StatusParams::default())?.tasks_live;
         if live > 0 {
             context.note(&format!("stopping {}…", human::count(live, "task", "tasks")));
         }

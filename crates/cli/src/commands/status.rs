@@ -41,7 +41,7 @@ pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliErr
         }
         Err(error) => return Err(error.into()),
     };
-    let status = client.call::<DaemonStatus>(&StatusParams {})?;
+    let status = client.call::<DaemonStatus>(&StatusParams::default())?;
     if args.json {
         context.out.json(&Present { running: true, more: &status })?;
     } else {

@@ -48,7 +48,7 @@ fn look_or_start(args: &UpArgs, places: &Places) -> Result<(StatusResult, bool),
         Some(client) => client,
         None => start(args, places)?,
     };
-    Ok((client.call::<DaemonStatus>(&StatusParams {})?, was_there))
+    Ok((client.call::<DaemonStatus>(&StatusParams::default())?, was_there))
 }
 
 fn start(args: &UpArgs, places: &Places) -> Result<Client, CliError> {

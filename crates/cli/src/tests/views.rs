@@ -195,7 +195,7 @@ fn daemon_status() -> StatusResult {
             budgets: BudgetsHeld::default(),
         },
         idle_exit_ms: None,
-        steps: StepCostInfo { count: 9_000, longest_cpu_us: 800, longest_wall_us: 1_200 },
+        steps: StepCostInfo { count: 9_000, longest_cpu_us: 800, longest_wall_us: 1_200, kinds: Vec::new() },
         notices: vec![NoticeInfo {
             at: before(60_000),
             message: "a damaged journal was set aside as journal.db.damaged-1".into(),

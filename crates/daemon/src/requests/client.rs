@@ -145,7 +145,10 @@ impl<H: Host> Core<H> {
         };
         let caller = Caller { client, request: request.id.clone() };
         tracing::trace!(client = client.0, bytes = line.len(), "request");
-        let done = Call::parse(&request.method, request.params).and_then(|call| self.call(&caller, call));
+        let done = Call::parse(&request.method, request.params).and_then(|call| {
+            self.steps.set_cause(call.name());
+            self.call(&caller, call)
+        });
         self.finish_call(&caller, done);
     }
 

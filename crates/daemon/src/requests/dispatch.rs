@@ -24,7 +24,7 @@ impl<H: Host> Core<H> {
         }
         match call {
             Call::Hello(params) => self.hello(caller, &params),
-            Call::DaemonStatus(_) => Ok(self.daemon_status(caller)),
+            Call::DaemonStatus(params) => Ok(self.daemon_status(caller, *params)),
             Call::DaemonDoctor(_) => self.daemon_doctor(caller),
             Call::DaemonStop(params) => self.daemon_stop(caller, &params),
             Call::DaemonGc(params) => self.daemon_gc(caller, &params),

@@ -316,7 +316,11 @@ impl<H: Host> Core<H> {
         if self.ctx.journal.is_flushed() {
             return then(self);
         }
-        self.after_flush.push(Box::new(then));
+        let cause = self.steps.cause();
+        self.after_flush.push(Box::new(move |core| {
+            core.steps.set_cause(cause);
+            then(core);
+        }));
         self.flush_journal();
     }
 

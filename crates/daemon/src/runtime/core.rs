@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::input::{Input, Moment};
 use crate::owners::{Hooks, Lanes, Retention, Sessions};
 use crate::requests::Requests;
-use crate::runtime::{Context, Jobs, JournalWriter, Timer, TimerKey, Work};
+use crate::runtime::{Context, Jobs, JournalWriter, StepCost, Timer, TimerKey, Work};
 use crate::shims::Shims;
 use crate::tasks::Tasks;
 
@@ -36,19 +36,11 @@ pub struct Core<H: Host> {
     pub(crate) after_flush: Vec<AfterFlush<H>>,
     /// What an earlier daemon left, until it is adopted.
     loaded: Option<Loaded>,
-    steps: StepCost,
+    pub(crate) steps: StepCost,
 }
 
 /// What goes on when the journal has been flushed.
 pub(crate) type AfterFlush<H> = Box<dyn FnOnce(&mut Core<H>)>;
-
-/// What the longest step of the deciding thread has cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepCost {
-    pub steps: u64,
-    pub longest_cpu_us: u64,
-    pub longest_wall_us: u64,
-}
 
 impl<H: Host> std::fmt::Debug for Core<H> {
     /// Counts, not contents: a start that waits holds an environment.
@@ -125,6 +117,7 @@ impl<H: Host> Core<H> {
     }
 
     fn dispatch(&mut self, input: Input) {
+        self.steps.begin(input.kind());
         match input {
             Input::ClientConnected { client, uid, ancestors, in_task } => {
                 self.client_connected(client, uid, &ancestors, in_task);
@@ -162,6 +155,7 @@ impl<H: Host> Core<H> {
     /// Runs one timer that is due. If more are, the loop calls again, after it has served others.
     fn tick(&mut self) {
         let Some(timer) = self.ctx.take_due_timer() else { return };
+        self.steps.set_cause(timer.name());
         match timer {
             Timer::Reply(reply) => self.reply_due(reply),
             Timer::AdoptionDeadline => self.start_serving(),
@@ -211,12 +205,6 @@ impl<H: Host> Core<H> {
 
     /// The loop around the core has measured one step.
     pub fn step_took(&mut self, cpu_us: u64, wall_us: u64) {
-        self.steps.steps += 1;
-        self.steps.longest_cpu_us = self.steps.longest_cpu_us.max(cpu_us);
-        self.steps.longest_wall_us = self.steps.longest_wall_us.max(wall_us);
-    }
-
-    pub(crate) const fn step_cost(&self) -> StepCost {
-        self.steps
+        self.steps.add(cpu_us, wall_us);
     }
 }

@@ -26,8 +26,14 @@ enum Then<H: Host> {
     Written(Continuation<H, std::io::Result<()>>),
 }
 
+struct Job<H: Host> {
+    /// The method or the timer that began the job.
+    cause: &'static str,
+    then: Then<H>,
+}
+
 pub(crate) struct Jobs<H: Host> {
-    running: HashMap<JobId, Then<H>>,
+    running: HashMap<JobId, Job<H>>,
 }
 
 impl<H: Host> Default for Jobs<H> {
@@ -85,8 +91,14 @@ impl<H: Host> Core<H> {
 
     fn add_job(&mut self, then: Then<H>) -> JobId {
         let job = JobId(self.ctx.next_number());
-        self.jobs.running.insert(job, then);
+        self.jobs.running.insert(job, Job { cause: self.steps.cause(), then });
         job
+    }
+
+    fn take_job(&mut self, job: JobId) -> Option<Then<H>> {
+        let Job { cause, then } = self.jobs.running.remove(&job)?;
+        self.steps.set_cause(cause);
+        Some(then)
     }
 
     // --- results ---
@@ -96,7 +108,7 @@ impl<H: Host> Core<H> {
         job: JobId,
         result: Result<belay_journal::Found, belay_journal::Error>,
     ) {
-        let Some(Then::Rows(ticket, then)) = self.jobs.running.remove(&job) else { return };
+        let Some(Then::Rows(ticket, then)) = self.take_job(job) else { return };
         match result {
             Ok(found) => {
                 let rows = self.ctx.journal.end_read(ticket, found);
@@ -111,7 +123,7 @@ impl<H: Host> Core<H> {
     }
 
     pub(crate) fn sampled(&mut self, job: JobId, sample: Sample) {
-        if let Some(Then::Sample(then)) = self.jobs.running.remove(&job) {
+        if let Some(Then::Sample(then)) = self.take_job(job) {
             then(self, sample);
         }
     }
@@ -120,19 +132,19 @@ impl<H: Host> Core<H> {
         if let Ok(expired) = &result {
             self.ctx.journal.events_expired(expired.first_event);
         }
-        if let Some(Then::Expired(then)) = self.jobs.running.remove(&job) {
+        if let Some(Then::Expired(then)) = self.take_job(job) {
             then(self, result.map_err(|error| journal_error(&error)));
         }
     }
 
     pub(crate) fn dirs_removed(&mut self, job: JobId, freed_bytes: u64) {
-        if let Some(Then::Freed(then)) = self.jobs.running.remove(&job) {
+        if let Some(Then::Freed(then)) = self.take_job(job) {
             then(self, freed_bytes);
         }
     }
 
     pub(crate) fn settings_written(&mut self, job: JobId, result: std::io::Result<()>) {
-        if let Some(Then::Written(then)) = self.jobs.running.remove(&job) {
+        if let Some(Then::Written(then)) = self.take_job(job) {
             then(self, result);
         }
     }

@@ -264,7 +264,7 @@ fn work(live: usize) -> Vec<(&'static str, u64)> {
         "client",
         fixture.count(|fixture| {
             fixture.connect(ClientId(2));
-            fixture.call::<DaemonStatus>(ClientId(2), &StatusParams {});
+            fixture.call::<DaemonStatus>(ClientId(2), &StatusParams::default());
             fixture.tell(Input::ClientGone { client: ClientId(2) });
         }),
     ));
@@ -307,7 +307,7 @@ fn hanging_workers_delay_no_other_call() {
     let gc = fixture.send::<DaemonGc>(CLIENT, &GcParams { all: true, dry_run: false });
     fixture.pass_time();
     // None of these does.
-    fixture.call::<DaemonStatus>(other, &StatusParams {});
+    fixture.call::<DaemonStatus>(other, &StatusParams::default());
     let task = fixture.start(|_| ());
     let params: StopParams = serde_json::from_str(&format!(r#"{{"id": "{task}"}}"#)).unwrap();
     fixture.call::<TaskStop>(other, &params);

@@ -50,6 +50,28 @@ pub(crate) enum Timer {
     Flush,
 }
 
+impl Timer {
+    /// The kind of the timer, for the cost of steps.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Reply(..) => "reply",
+            Self::AdoptionDeadline => "adoption_deadline",
+            Self::ReconnectShim(..) => "reconnect_shim",
+            Self::CallerDeadline(..) => "caller_deadline",
+            Self::ResubmitDeadline(..) => "resubmit_deadline",
+            Self::DropAcknowledged => "drop_acknowledged",
+            Self::SampleBudgets => "sample_budgets",
+            Self::Lease(..) => "lease",
+            Self::Quiet(..) => "quiet",
+            Self::StopWatchdog(..) => "stop_watchdog",
+            Self::DeferredAcks => "deferred_acks",
+            Self::Idle => "idle",
+            Self::RetryCommit => "retry_commit",
+            Self::Flush => "flush",
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     queue: BTreeMap<TimerKey, Timer>,
