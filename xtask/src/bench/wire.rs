@@ -90,9 +90,15 @@ pub(crate) struct Status {
     pub(crate) tasks_live: u64,
     pub(crate) tasks_ended: u64,
     pub(crate) events_last: u64,
+    pub(crate) containment: Containment,
     /// Absent from binaries that do not measure their steps.
     #[serde(default)]
     pub(crate) steps: Option<StepCostInfo>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Containment {
+    pub(crate) cgroup: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

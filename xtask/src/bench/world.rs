@@ -25,6 +25,8 @@ const KILL_LIMIT_MS: u64 = 60_000;
 pub(crate) struct World {
     pub(crate) places: Places,
     pub(crate) exe: PathBuf,
+    /// The cgroup of all of its tasks, if the machine has cgroups.
+    cgroup: Option<PathBuf>,
 }
 
 /// The program that is measured.
@@ -61,8 +63,9 @@ impl World {
 
     fn with_home(subject: &Subject, home: PathBuf) -> Outcome<Self> {
         let exe = subject.exe.clone();
-        let world = Self { places: Places::new(home.clone(), home.join("run")), exe };
+        let mut world = Self { places: Places::new(home.clone(), home.join("run")), exe, cgroup: None };
         world.start_daemon()?;
+        world.cgroup = world.status()?.containment.cgroup.map(PathBuf::from);
         Ok(world)
     }
 
@@ -102,8 +105,9 @@ impl World {
         let params = daemon::StopParams { stop_tasks: true, grace_ms: Some(100), reason: None };
         let answer = self.connect()?.call_by::<DaemonStop>(&params, Some(Instant::now() + STOP_LIMIT));
         let gone = gone(daemon);
-        if answer.is_err() {
+        if let Err(error) = answer {
             // Some binaries exit before a long answer has been read; their last tasks may be ending still.
+            eprintln!("{} did not answer `daemon/stop`: {error}", self.exe.display());
             kill_descendants();
         }
         gone
@@ -117,8 +121,21 @@ impl Drop for World {
             kill_descendants();
         }
         reap();
+        if let Some(cgroup) = &self.cgroup {
+            remove_cgroup(cgroup);
+        }
         let _ = std::fs::remove_dir_all(&self.places.home);
     }
+}
+
+/// Removes the empty cgroups that a killed daemon left; one with processes stays.
+fn remove_cgroup(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_cgroup(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(dir);
 }
 
 fn gone(daemon: Identity) -> Outcome {
