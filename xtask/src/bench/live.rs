@@ -1,14 +1,14 @@
 //! `live`: whether a start becomes slower with the number of live tasks, and how long a daemon takes to adopt 9,000 of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_client::Client;
 
-use super::measure::{median, ratio, time};
+use super::measure::{compare, ratio, time};
 use super::report::{Report, Target};
 use super::subject::Subject;
 use super::value::{Unit, Value};
-use super::world::{World, start_detached};
+use super::world::{World, kill, start_detached};
 use crate::run::{Outcome, wait_until};
 
 const FEW: usize = 100;
@@ -19,21 +19,25 @@ const FILLERS: usize = 2;
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
-    let world = World::new(subject)?;
-    let mut client = world.connect()?;
-    let (mut live, mut base) = (0, None);
+    // A second daemon stays at the smallest count, and both take turns: what the machine does at that moment, it does to both.
+    let (world, base) = (World::new(subject)?, World::new(subject)?);
+    let (mut client, mut base_client) = (world.connect()?, base.connect()?);
+    fill(&base, FEW)?;
+    let mut live = 0;
     for count in COUNTS {
         fill(&world, count - live)?;
+        live = count;
         // The journal is flushed and the pool of shims is full again.
         std::thread::sleep(SETTLE);
-        let starts = (0..SAMPLES).map(|_| time(|| start(&mut client))).collect::<Outcome<Vec<_>>>()?;
-        live = count + SAMPLES;
-        let took = median(starts);
+        let [took, few] = compare(
+            1,
+            SAMPLES,
+            [Box::new(|| start_and_kill(&mut client)), Box::new(|| start_and_kill(&mut base_client))],
+        )?;
         report.value("live", &format!("start to started by RPC with {count} live tasks"), took.into());
-        let base = *base.get_or_insert(took);
         if count != FEW {
-            let growth = ratio(took, base);
-            let what = format!("growth of a start from {FEW} to {count} live tasks");
+            let growth = ratio(took, few);
+            let what = format!("growth of a start from {FEW} to {count} live tasks, in turns");
             report.alone("live", &what, Value::new(growth, Unit::Ratio), growth, Target::AtMost(1.3));
         }
     }
@@ -45,6 +49,15 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
         adopted.into(),
     );
     Ok(())
+}
+
+/// The time of the start alone. The task is killed, so that the number of live tasks stays the same.
+fn start_and_kill(client: &mut Client) -> Outcome<Duration> {
+    let began = Instant::now();
+    let id = start_detached(client, &["/bin/sleep", "10000"])?.id;
+    let took = began.elapsed();
+    kill(client, &id)?;
+    Ok(took)
 }
 
 fn start(client: &mut Client) -> Outcome {
