@@ -133,14 +133,10 @@ impl Open {
             self.is_torn = false;
             return self.append(size + 1, line);
         }
-        let written = match self.file.write(line.as_bytes()) {
-            Ok(written) if written == line.len() => return Ok(()),
-            Ok(written) => written,
-            Err(error) => return Err(error),
-        };
+        let Err(error) = self.file.write_all(line.as_bytes()) else { return Ok(()) };
         // A part of a line is worse than none.
-        self.is_torn = written > 0 && self.file.set_len(size).is_err();
-        Err(io::ErrorKind::StorageFull.into())
+        self.is_torn = self.file.set_len(size).is_err();
+        Err(error)
     }
 }
 
