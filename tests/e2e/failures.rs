@@ -189,6 +189,15 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     let world = builder().as_nobody().build();
     world.belay(["up"]).ok();
     let limit = |pid: i32| world.shell(&format!("prlimit --pid {pid} --nproc=1:1")).ok();
+    let wait_for_ready_shims = || {
+        wait_until("ready shims", LONG, || {
+            match world.belay(["status", "--json"]).ok().json::<StatusResult>().shims_ready {
+                2.. => Ok(()),
+                ready => Err(format!("{ready} are ready")),
+            }
+        });
+    };
+    wait_for_ready_shims();
     // A shim that may not fork.
     for shim in world.shims() {
         limit(shim.identity.pid);
@@ -203,15 +212,15 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     );
     world.belay(["down"]).ok();
 
+    // None of the limited shims is left for the next daemon.
+    wait_until("no shim", LONG, || match world.shims().as_slice() {
+        [] => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
     // A daemon that may not start another shim: the ready ones still serve.
     world.belay(["up"]).ok();
     let daemon = world.daemon_pid();
-    wait_until("ready shims", LONG, || {
-        match world.belay(["status", "--json"]).ok().json::<StatusResult>().shims_ready {
-            2.. => Ok(()),
-            ready => Err(format!("{ready} are ready")),
-        }
-    });
+    wait_for_ready_shims();
     limit(daemon);
     let ran: Vec<_> = (0..12).map(|_| world.belay(["run", "-d", "--json", "--", "sleep", FOREVER])).collect();
     let tasks: Vec<TaskInfo> = ran.iter().map(belay_testkit::Output::json).collect();
@@ -219,6 +228,6 @@ fn a_user_who_may_have_no_more_processes_is_told() {
         tasks.iter().find(|task| task.status != Status::Running).expect("twelve tasks without a fork");
     let Some(Outcome::Spawn { error, .. }) = &failed.outcome else { panic!("{failed:?}") };
     assert_eq!((failed.status, error.what), (Status::Failed, StartStage::Resources));
-    assert_eq!(tasks[0].status, Status::Running);
+    assert_eq!(tasks[0].status, Status::Running, "{:?}", tasks[0].outcome);
     assert_eq!(world.daemon_pid(), daemon);
 }
