@@ -36,7 +36,7 @@ pub(crate) struct Requests {
     parsing: usize,
     /// How many calls of each client wait for a worker.
     at_workers: HashMap<ClientId, usize>,
-    /// Clients of whom one call less waits for a worker since the loop last asked.
+    /// Clients that had a reply from a worker since the loop last asked: they may be read from again.
     relieved: Vec<ClientId>,
 }
 

@@ -13,7 +13,7 @@ use crate::config::{Config, bounds};
 use crate::effect::Effect;
 use crate::host::{CrashPoint, Host};
 use crate::input::{Moment, ShimId};
-use crate::runtime::{Effects, JournalWriter, Phase, Stage, Timer, TimerKey, Timers};
+use crate::runtime::{Effects, JournalWriter, Phase, Timer, TimerKey, Timers};
 
 pub(crate) struct Context<H> {
     pub(crate) now: Moment,
@@ -75,9 +75,7 @@ impl<H: Host> Context<H> {
 
     /// Sends a message to a shim, behind messages to it that wait for a commit.
     pub(crate) fn tell_shim(&mut self, shim: ShimId, message: ToShim) {
-        let waits = self.effects.has_uncommitted_message_to(shim);
-        let stage = if waits { Stage::AfterCommit } else { Stage::Unconditional };
-        self.effects.push(stage, Effect::ToShim { shim, message });
+        self.effects.push(self.effects.stage_of_message_to(shim), Effect::ToShim { shim, message });
     }
 
     pub(crate) fn crash_point(&self, point: CrashPoint) {

@@ -50,10 +50,11 @@ impl Effects {
         needs_timer
     }
 
-    /// Whether a message to this shim waits for a commit: what is said to it later must not overtake it.
-    pub(crate) fn has_uncommitted_message_to(&self, shim: ShimId) -> bool {
+    /// When a message to this shim leaves: it must not overtake one that waits for a commit. Otherwise at once, for a full disk
+    /// stops no stop.
+    pub(crate) fn stage_of_message_to(&self, shim: ShimId) -> Stage {
         let is_to_it = |effect: &Effect| matches!(effect, Effect::ToShim { shim: to, .. } if *to == shim);
-        self.after_commit.iter().any(is_to_it)
+        if self.after_commit.iter().any(is_to_it) { Stage::AfterCommit } else { Stage::Unconditional }
     }
 
     /// Removals need no commit when the disk is full: they are what makes room for it.

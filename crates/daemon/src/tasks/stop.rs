@@ -130,14 +130,12 @@ impl<H: Host> Core<H> {
                 self.stop_unreachable(shim, order.to_wire(), patience_ms);
             }
             Some((Some(shim), _)) => {
-                // Behind a start that waits for its record to be durable. Otherwise at once: a full disk stops no stop.
-                let waits = self.ctx.effects.has_uncommitted_message_to(shim);
-                let stage = if waits { Stage::AfterCommit } else { Stage::Unconditional };
+                let stage = self.ctx.effects.stage_of_message_to(shim);
                 let message = ToShim::Stop { order: order.to_wire() };
                 self.ctx.effects.push(stage, Effect::ToShim { shim, message });
                 self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterStopSent));
                 // A shim that has not received its start cannot work on a stop.
-                if !waits {
+                if stage == Stage::Unconditional {
                     self.arm_watchdog(shim, patience_ms + bounds::SHIM_ANSWER_MS);
                 }
             }
