@@ -119,7 +119,6 @@ fn start(world: &World, script: &str) -> Start {
         budgets: belay_protocol::task::Budgets::default(),
         memory_bytes: 0,
         hurry: true,
-        stop: None,
         held: true,
     }
 }

@@ -119,9 +119,6 @@ pub struct Start {
     /// Somebody waits for the pid. Otherwise it may be told together with what follows it.
     #[serde(default)]
     pub hurry: bool,
-    /// A stop that came before the task was handed over.
-    #[serde(default)]
-    pub stop: Option<Order>,
     /// It waits for its turn: the shim keeps all of this in its memory until `Admit` comes.
     #[serde(default)]
     pub held: bool,

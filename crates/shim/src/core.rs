@@ -291,12 +291,12 @@ impl Core {
         }
     }
 
-    fn start(&mut self, now: Moment, mut start: Box<Start>, actions: &mut Vec<Action>) {
+    fn start(&mut self, now: Moment, start: Box<Start>, actions: &mut Vec<Action>) {
         if self.task.is_some() {
             // Two tasks in one shim would be a fault of the daemon's; the one that is held must not suffer.
             return;
         }
-        let (held, stop) = (start.held, start.stop.take());
+        let held = start.held;
         self.task = Some(Task {
             id: start.task.clone(),
             dir: PathBuf::from(start.dir.as_os_str()),
@@ -321,9 +321,6 @@ impl Core {
         });
         if !held {
             self.event(now, Event::Admitted, actions);
-        }
-        if let Some(order) = stop {
-            self.event(now, Event::Stop(StopOrder::from_wire(order)), actions);
         }
     }
 

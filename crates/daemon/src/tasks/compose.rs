@@ -125,7 +125,6 @@ impl<H: Host> Core<H> {
             budgets: params.budgets,
             memory_bytes: if params.detached { 0 } else { bounds::MEMORY_BYTES },
             hurry: params.answer == AnswerWhen::Started,
-            stop: None,
             held: false,
         }))
     }

@@ -52,7 +52,6 @@ fn retried(held: bool, retries: u32) -> Box<Start> {
         budgets: belay_protocol::task::Budgets::default(),
         memory_bytes: 1 << 20,
         hurry: false,
-        stop: None,
         held,
     })
 }
