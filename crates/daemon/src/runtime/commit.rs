@@ -1,7 +1,7 @@
 //! The core and its journal: what is recorded, when it is durable, and what happens when the disk is full. Appending to the
 //! write buffer is the commit; the database is brought up to date by a worker.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use belay_journal::{Batch, DocRow, EventRow, FlushDone, Found, ReadTicket, Rows, TaskRow, WriteBuffer};
 use belay_protocol::event::Event;
@@ -20,6 +20,10 @@ pub(crate) struct JournalWriter {
     batch: Batch,
     /// Where each task stands in `batch.put`.
     put: HashMap<String, usize>,
+    /// The tasks in `batch.removed`.
+    removed: HashSet<String>,
+    /// Above the number of every task that was put.
+    next_number: u64,
     /// A commit failed and is tried again then.
     retry: Option<TimerKey>,
     flush: Option<TimerKey>,
@@ -47,6 +51,8 @@ impl JournalWriter {
             buffer,
             batch: Batch::default(),
             put: HashMap::new(),
+            removed: HashSet::new(),
+            next_number: 0,
             retry: None,
             flush: None,
             flushing: false,
@@ -77,6 +83,7 @@ impl JournalWriter {
     pub(crate) fn put_task(&mut self, task: &StoredTask) {
         // A stored task always serialises; if one did not, keeping the old row is the lesser harm.
         let Ok(row) = task.to_row() else { return };
+        self.next_number = self.next_number.max(row.number + 1);
         if let Some(&at) = self.put.get(&row.id) {
             self.batch.put[at] = row;
         } else {
@@ -87,17 +94,27 @@ impl JournalWriter {
 
     /// The start of this task will not be recorded after all.
     pub(crate) fn take_back_task(&mut self, id: &str) {
-        self.batch.put.retain(|row| row.id != id);
-        self.put = self.batch.put.iter().enumerate().map(|(at, row)| (row.id.clone(), at)).collect();
+        let Some(at) = self.put.remove(id) else { return };
+        self.batch.put.swap_remove(at);
+        if let Some(moved) = self.batch.put.get(at) {
+            self.put.insert(moved.id.clone(), at);
+        }
     }
 
     pub(crate) fn remove_task(&mut self, id: &str) {
         self.batch.removed.push(id.to_owned());
+        self.removed.insert(id.to_owned());
     }
 
     /// `None` removes the document.
     pub(crate) fn put_doc(&mut self, kind: &str, key: &str, body: Option<String>) {
         self.batch.docs.push(DocRow { kind: kind.to_owned(), key: key.to_owned(), body });
+    }
+
+    fn drop_batch(&mut self) {
+        self.batch = Batch::default();
+        self.put.clear();
+        self.removed.clear();
     }
 
     pub(crate) const fn mark(&self) -> Mark {
@@ -127,8 +144,7 @@ impl JournalWriter {
 
     /// Above the number of every task recorded or about to be.
     pub(crate) fn next_task_number(&self) -> u64 {
-        let waiting = self.batch.put.iter().map(|row| row.number + 1).max().unwrap_or(0);
-        self.buffer.next_number().max(waiting)
+        self.buffer.next_number().max(self.next_number)
     }
 
     pub(crate) fn is_batch_empty(&self) -> bool {
@@ -159,7 +175,7 @@ impl JournalWriter {
 
     /// Whether a removal of this task could not be written yet.
     pub(crate) fn is_being_removed(&self, id: &str) -> bool {
-        self.batch.removed.iter().any(|removed| removed == id)
+        self.removed.contains(id)
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -195,6 +211,7 @@ impl JournalWriter {
         let was_flushed = self.buffer.is_flushed();
         self.buffer.append(&mut self.batch)?;
         self.put.clear();
+        self.removed.clear();
         self.last_append_ms = now.mono_ms;
         if was_flushed {
             self.first_append_ms = now.mono_ms;
@@ -243,8 +260,7 @@ impl<H: Host> Core<H> {
         );
         if self.ctx.phase == Phase::Leaving {
             // A daemon that cannot write leaves all the same: the shims keep what is not acknowledged.
-            self.ctx.journal.batch = Batch::default();
-            self.ctx.journal.put.clear();
+            self.ctx.journal.drop_batch();
             self.ctx.effects.drop_uncommitted();
         } else {
             self.retry_commit_later();
