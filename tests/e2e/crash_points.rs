@@ -73,7 +73,7 @@ fn assert_one_life(world: &World, id: &str) {
 }
 
 /// A short task whose daemon dies at this point of it.
-fn a_short_task_ends_truly(point: &str) {
+fn a_short_task_ends_truly(point: &str) -> World {
     let world = doomed(point);
     let params = with_token(&world, "echo out; echo err >&2; exit 7");
     last_call::<TaskStart>(&world, &params);
@@ -92,6 +92,7 @@ fn a_short_task_ends_truly(point: &str) {
     let again = world.start(&params);
     assert_eq!((again.id, again.status), (id, Status::Failed), "the token is known");
     only_task(&world);
+    world
 }
 
 // proves D1, S1, S2
@@ -177,6 +178,16 @@ fn before_flush() {
 #[test]
 fn after_flush() {
     a_short_task_ends_truly("after-flush");
+}
+
+// proves D1, S2, E6
+#[test]
+fn panic_of_the_daemon_is_a_crash() {
+    let world = a_short_task_ends_truly("before-end:0:panic");
+    let log = std::fs::read_to_string(world.home().join("daemon.log")).unwrap();
+    let panics: Vec<&str> = log.lines().filter(|line| line.contains(" ERROR ")).collect();
+    assert_eq!(panics.len(), 1, "{log}");
+    assert!(panics[0].contains(" ERROR panic: crash point before-end thread="), "{log}");
 }
 
 /// The second life event of this task is the end of its leader, which others outlive.

@@ -16,6 +16,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use crate::host::CrashPoint;
 use crate::input::{ClientId, JobId, ShimId};
+pub use crate::tasks::{OutputPage, OutputRead};
 
 #[derive(Debug)]
 pub enum Effect {
@@ -74,6 +75,11 @@ pub enum Effect {
     ReadJournal {
         job: JobId,
         query: Query,
+    },
+    /// Read output from disk.
+    ReadOutput {
+        job: JobId,
+        read: Box<OutputRead>,
     },
     FlushJournal(Box<FlushJob>),
     ExpireEvents {
@@ -183,9 +189,8 @@ pub struct Search {
     pub dir: PathBuf,
     /// The log, if it is in memory.
     pub memory: Option<Arc<MemoryLog>>,
-    /// How many bytes the task has written, and whether it has ended.
-    pub bytes: u64,
-    pub ended: bool,
+    /// How many bytes the task has written, if it has ended.
+    pub ended_bytes: Option<u64>,
 }
 
 /// What to look at of one task.

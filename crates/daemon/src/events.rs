@@ -16,10 +16,13 @@ use crate::host::Host;
 use crate::input::ClientId;
 use crate::requests::check::at_most;
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, internal};
-use crate::runtime::{Core, Table};
+use crate::runtime::{Core, Table, Work};
 
 /// How many events one page of a follower has.
 const PAGE: usize = 200;
+
+/// How many events in memory one step of a read looks at.
+const SCANNED_AT_ONCE: usize = 5_000;
 
 /// Clients that follow events, and calls that wait for one.
 #[derive(Debug, Default)]
@@ -35,6 +38,8 @@ struct Follower {
     filter: EventFilter,
     /// A page is being read for it.
     reading: bool,
+    /// Its next page is sent in a later step.
+    queued: bool,
 }
 
 impl EventFollowers {
@@ -48,25 +53,25 @@ impl EventFollowers {
     }
 }
 
-/// `event/read` that waits for an event.
+/// `event/read` that waits for an event, or continues in a later step.
 #[derive(Debug)]
 pub(crate) struct EventsReply {
     after: u64,
     max: usize,
     filter: EventFilter,
+    /// How long it waits if it finds nothing.
+    wait_ms: u64,
 }
 
 impl Reply for EventsReply {
     fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
-        let EventsReply { after, max, filter } = self;
-        let answer = core.read_events(&waiter.caller, filter, after, max, 0);
+        let EventsReply { after, max, filter, wait_ms } = self;
+        let answer = core.read_events(&waiter.caller, filter, after, max, wait_ms);
         core.finish_call(&waiter.caller, Ok(answer));
     }
 
-    fn removed<H: Host>(&self, core: &mut Core<H>) {
-        // The table of waiting calls is small: only those that wait for events are in it.
-        let EventFollowers { waiting, .. } = &mut core.events;
-        waiting.retain(|reply| core.requests.reply::<Self>(*reply).is_some());
+    fn removed<H: Host>(&self, core: &mut Core<H>, id: ReplyId) {
+        core.events.waiting.remove(&id);
     }
 }
 
@@ -84,7 +89,7 @@ impl<H: Host> Core<H> {
         let FollowParams { after, only } = params;
         self.with_filter(caller, only, move |core, caller, filter| {
             core.check_position(after)?;
-            let follower = Follower { after, filter, reading: false };
+            let follower = Follower { after, filter, reading: false, queued: false };
             core.events.followers.insert(caller.client, follower);
             let (first, last) = (core.ctx.journal.first_event(), core.ctx.journal.last_event());
             core.reply(caller, &FollowResult { after, first, last });
@@ -150,12 +155,15 @@ impl<H: Host> Core<H> {
     ) -> Answer {
         let EventPage { events, next, first, last } = page;
         if events.is_empty() && next < last {
-            // Nothing matched in what one query looked at: the next one goes on.
-            return self.read_events(caller, filter, next, max, wait_ms);
+            // Nothing matched in what was looked at: the next step goes on.
+            let reply = EventsReply { after: next, max, filter, wait_ms };
+            let reply = self.defer_reply(caller.clone(), reply, None);
+            self.do_later(Work::ReadEvents(reply));
+            return Answer::Later;
         }
         if events.is_empty() && wait_ms > 0 {
             let within = wait_ms.min(bounds::EVENT_WAIT_MS);
-            let reply = EventsReply { after: next, max, filter };
+            let reply = EventsReply { after: next, max, filter, wait_ms: 0 };
             let reply = self.defer_reply(caller.clone(), reply, Some(within));
             self.events.waiting.insert(reply);
             return Answer::Later;
@@ -164,12 +172,13 @@ impl<H: Host> Core<H> {
         caller.answer(&ReadResult { events, next, first, last })
     }
 
-    /// A page of events, if all events after this number are in memory.
+    /// A page of events, if all events after this number are in memory. It may end before a match is found.
     fn page_in_memory(&self, filter: &EventFilter, after: u64, max: usize) -> Option<EventPage> {
         let (first, last) = (self.ctx.journal.first_event(), self.ctx.journal.last_event());
-        let rows = self.ctx.journal.events_in_memory(after, usize::MAX)?;
+        let rows = self.ctx.journal.events_in_memory(after, SCANNED_AT_ONCE)?;
         let mut events: Vec<EventRow> = Vec::new();
-        let mut next = last;
+        let is_cut = rows.len() == SCANNED_AT_ONCE;
+        let mut next = rows.last().filter(|_| is_cut).map_or(last, |row| row.seq);
         for row in rows.into_iter().filter(|row| filter.matches(row)) {
             if events.len() == max {
                 next = events.last().map_or(next, |last| last.seq);
@@ -226,7 +235,7 @@ impl<H: Host> Core<H> {
         };
         let (after, filter) = (*after, filter.clone());
         match self.page_in_memory(&filter, after, 1) {
-            Some(page) if page.events.is_empty() => {
+            Some(page) if page.events.is_empty() && page.next == page.last => {
                 if let Some(waiting) = self.requests.reply_mut::<EventsReply>(reply) {
                     waiting.after = page.next;
                 }
@@ -235,37 +244,43 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Sends a follower the events that it has not been sent, as far as it keeps up.
+    /// Sends a follower a page of the events that it has not been sent, as far as it keeps up. The next page follows in a later
+    /// step.
     pub(crate) fn serve_event_follower(&mut self, client: ClientId) {
         self.send_events(client, &mut None);
     }
 
+    /// The turn of a follower that had more than a page to be sent has come.
+    pub(crate) fn send_queued_events(&mut self, client: ClientId) {
+        if let Some(follower) = self.events.followers.get_mut(&client) {
+            follower.queued = false;
+            self.serve_event_follower(client);
+        }
+    }
+
     fn send_events(&mut self, client: ClientId, lines: &mut Option<EventLines>) {
-        loop {
-            let Some(follower) = self.events.followers.get(&client) else { return };
-            let Some(state) = self.requests.client(client) else { return };
-            let after = follower.after;
-            if follower.reading || state.is_congested() || after >= self.ctx.journal.last_event() {
-                return;
-            }
-            if lines.as_ref().is_none_or(|lines| lines.after != after) {
-                *lines = self
-                    .ctx
-                    .journal
-                    .events_in_memory(after, PAGE)
-                    .and_then(|rows| EventLines::of(after, &rows));
-            }
-            let Some(page) = lines else { return self.read_for_follower(client) };
-            let filter = &follower.filter;
-            let wanted: Vec<u8> = page.events.iter().filter(|event| filter.matches(&event.row)).fold(
-                Vec::new(),
-                |mut all, event| {
-                    all.extend_from_slice(&event.line);
-                    all
-                },
-            );
-            let last = page.last;
-            self.advance_follower(client, last, wanted);
+        let Some(follower) = self.events.followers.get(&client) else { return };
+        let Some(state) = self.requests.client(client) else { return };
+        let (after, last) = (follower.after, self.ctx.journal.last_event());
+        if follower.reading || follower.queued || state.is_congested() || after >= last {
+            return;
+        }
+        if lines.as_ref().is_none_or(|lines| lines.after != after) {
+            let rows = self.ctx.journal.events_in_memory(after, PAGE);
+            *lines = rows.and_then(|rows| EventLines::of(after, &rows));
+        }
+        let Some(page) = lines else { return self.read_for_follower(client) };
+        let mut wanted = Vec::new();
+        for event in page.events.iter().filter(|event| follower.filter.matches(&event.row)) {
+            wanted.extend_from_slice(&event.line);
+        }
+        let sent = page.last;
+        self.advance_follower(client, sent, wanted);
+        if sent < last
+            && let Some(follower) = self.events.followers.get_mut(&client)
+        {
+            follower.queued = true;
+            self.do_later(Work::SendEvents(client));
         }
     }
 

@@ -6,7 +6,7 @@ use belay_protocol::RpcError;
 use belay_protocol::shell::ReadResult;
 use belay_protocol::shim::{FromShim, ProcessId};
 
-use crate::effect::{LostTask, Reaped, Sample, Searched};
+use crate::effect::{LostTask, OutputPage, Reaped, Sample, Searched};
 
 /// Names a client's connection for the life of this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,6 +112,10 @@ pub enum Input {
         job: JobId,
         freed_bytes: u64,
     },
+    OutputRead {
+        job: JobId,
+        result: Box<Result<OutputPage, RpcError>>,
+    },
     SettingsWritten {
         job: JobId,
         result: std::io::Result<()>,
@@ -147,6 +151,7 @@ impl Input {
             Self::JournalFlushed(_) => "journal_flushed",
             Self::EventsExpired { .. } => "events_expired",
             Self::DirsRemoved { .. } => "dirs_removed",
+            Self::OutputRead { .. } => "output_read",
             Self::SettingsWritten { .. } => "settings_written",
             Self::Tick => "tick",
             Self::Continue => "continue",

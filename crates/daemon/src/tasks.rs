@@ -12,6 +12,7 @@ mod lifecycle;
 mod list;
 mod output;
 mod output_memory;
+mod output_read;
 mod output_subscription;
 mod process_view;
 mod remove;
@@ -37,6 +38,7 @@ pub(crate) use get::InspectReply;
 pub(crate) use index::Tally;
 pub(crate) use output::SearchReply;
 pub(crate) use output_memory::output_info;
+pub use output_read::{OutputPage, OutputRead};
 pub(crate) use shell_line::{ParseReply, path_of};
 pub(crate) use signal::SignalReply;
 pub(crate) use start::StartReply;
@@ -92,6 +94,8 @@ pub(crate) struct Tasks {
     closing: BTreeMap<String, usize>,
     kept_memory: KeptMemory,
     follows: Table<u64, Follow>,
+    /// Subscriptions that are being read for, or wait for their turn.
+    active_follows: BTreeSet<u64>,
     budget_timer: Option<TimerKey>,
     budget_sample_running: bool,
 }

@@ -104,11 +104,18 @@ impl LogReader {
         self.segments.iter().map(|segment| segment.end - segment.start).sum()
     }
 
-    /// When the last byte that is kept had been read from the task, at the latest; none if nothing is kept.
+    /// When the last byte that is kept had been read from the task, at the latest; none if nothing is kept. Only the end of one
+    /// index is read.
     pub fn last_at_ms(&self) -> io::Result<Option<i64>> {
-        let last = self.read(self.end.saturating_sub(1), 1, None)?;
+        let Some(last) = self.segments.iter().rfind(|segment| segment.end > segment.start) else {
+            return Ok(None);
+        };
+        let index = match &self.place {
+            Place::Dir(dir) => File::open(index_path(dir, last.start))?,
+            Place::Memory(log) => log.index.try_clone()?,
+        };
         // A run of bytes is known by when it began, and may have gone on for so long.
-        Ok(last.pieces.last().map(|piece| piece.at_ms + RUN_TIME_MS))
+        Ok(last_run_before(&index, last.end)?.map(|run| run.at_ms + RUN_TIME_MS))
     }
 
     /// Everything below `end` that is not there.
@@ -240,6 +247,24 @@ impl LogReader {
         }
         Ok(self.first())
     }
+}
+
+/// The last run that begins before `end`. The runs after it speak of bytes that are not written yet: they are few.
+fn last_run_before(index: &File, end: u64) -> io::Result<Option<Run>> {
+    const RECORDS: u64 = 64;
+    const RECORD: u64 = INDEX_RECORD_BYTES as u64;
+    let mut to = index.metadata()?.len() / RECORD;
+    while to > 0 {
+        let from = to.saturating_sub(RECORDS);
+        let mut block = vec![0; INDEX_RECORD_BYTES * usize::try_from(to - from).unwrap_or(0)];
+        index.read_exact_at(&mut block, from * RECORD)?;
+        let runs = block.chunks_exact(INDEX_RECORD_BYTES).rev().filter_map(Run::decode);
+        if let Some(run) = { runs }.find(|run| run.offset < end) {
+            return Ok(Some(run));
+        }
+        to = from;
+    }
+    Ok(None)
 }
 
 /// Whether a first segment with so many bytes may have another behind it. It is full by its bytes, or by its index when the

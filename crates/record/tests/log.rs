@@ -56,6 +56,16 @@ fn sums(log: &LogReader) -> (u64, u64, Vec<[u64; 2]>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
+    #[test]
+    fn last_time_is_that_of_the_last_byte(writes in writes(400, 300)) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::new(dir.path(), SMALLEST_LIMIT_BYTES, 0);
+        write_all(&mut log, &writes);
+        let reader = LogReader::open(dir.path()).unwrap();
+        let last = reader.read(reader.end().saturating_sub(1), 1, None).unwrap().pieces.pop();
+        prop_assert_eq!(reader.last_at_ms().unwrap(), last.map(|piece| piece.at_ms + 100));
+    }
+
     // proves O1, O2: any window, any stream, again and again
     #[test]
     fn every_byte_is_at_its_offset_under_its_stream(writes in writes(3_000, 40), windows in prop::collection::vec((0..60_000u64, 1..20_000usize), 1..10)) {

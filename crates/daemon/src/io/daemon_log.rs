@@ -25,13 +25,22 @@ use self::file::LogFile;
 use crate::config::bounds;
 use crate::settings::LogLevels;
 
-/// Opens the log of a home for the whole process, and sends panics there, too. An error says why nothing can be written for
-/// now; it is tried again with each event.
+/// The exit code of a daemon that has panicked, as of any Rust program.
+const PANICKED: i32 = 101;
+
+/// Opens the log of a home for the whole process. An error says why nothing can be written for now; it is tried again with each
+/// event.
+///
+/// A panic, in whichever thread, is logged and ends the daemon: what it left half done could be anything, and a caller that
+/// waits for it would wait for ever. The next daemon adopts every task, as after any crash.
 pub(crate) fn install(home: &Path, levels: &LogLevels) -> io::Result<()> {
     let (file, opened) = LogFile::open(home, bounds::LOG_FILE_BYTES);
     // It is set once in the life of a process; another one would have been set by nobody but us.
     let _ = tracing::subscriber::set_global_default(subscriber(file, levels));
-    std::panic::set_hook(Box::new(log_panic));
+    std::panic::set_hook(Box::new(|panic| {
+        log_panic(panic);
+        belay_os::process::exit_now(PANICKED);
+    }));
     opened
 }
 

@@ -19,10 +19,10 @@ use super::linux_host::LinuxHost;
 use super::listener::Listener;
 use super::shims::ShimRecipe;
 use super::timer::LoopTimer;
-use super::workers::Worker;
+use super::workers::{Pool, Worker};
 use super::{clients, kill_orphans, sampler, search, settings_file, shell_parse_client, shims};
 use crate::config::bounds;
-use crate::effect::Effect;
+use crate::effect::{Effect, OutputRead};
 use crate::input::{ClientId, Input, JobId, Moment, ShimId};
 use crate::runtime::Core;
 
@@ -57,9 +57,19 @@ pub(crate) struct Workers {
     sampler: Worker<()>,
     /// Deletes directories, and reads and writes single files.
     files: Worker<()>,
+    /// Reads output from disk. It shares no thread with searches, which may take long.
+    output: Pool,
+    pub(crate) searches: Pool,
 }
 
+/// How many threads read output, and how many search it.
+const OUTPUT_THREADS: usize = 4;
+const SEARCH_THREADS: usize = 4;
+
 impl Workers {
+    /// How many threads the runtime needs for its pools.
+    pub(crate) const POOL_THREADS: usize = OUTPUT_THREADS + SEARCH_THREADS;
+
     pub(crate) fn start(store: Store, reader: Reader) -> std::io::Result<Self> {
         Ok(Self {
             store: RefCell::new(Worker::start("journal-write", store)?),
@@ -67,6 +77,8 @@ impl Workers {
             spawner: Worker::start("spawn", ())?,
             sampler: Worker::start("sample", ())?,
             files: Worker::start("files", ())?,
+            output: Pool::new(OUTPUT_THREADS),
+            searches: Pool::new(SEARCH_THREADS),
         })
     }
 }
@@ -217,6 +229,7 @@ impl Hub {
                 let result = self.workers.reader.borrow().run(move |reader| reader.run(&query));
                 self.when_done(result, move |result| Input::JournalRead { job, result: Box::new(result) });
             }
+            Effect::ReadOutput { job, read } => self.read_output(job, read),
             Effect::FlushJournal(flush) => {
                 let result = self.workers.store.borrow().run(move |store| store.flush(*flush));
                 self.when_done(result, |done| Input::JournalFlushed(Box::new(done)));
@@ -246,6 +259,15 @@ impl Hub {
             self.have_room.borrow_mut().insert(client);
             self.room.notify_one();
         }
+    }
+
+    fn read_output(self: &Rc<Self>, job: JobId, read: Box<OutputRead>) {
+        let hub = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            if let Some(result) = hub.workers.output.run(move || read.run()).await {
+                hub.dispatch(Input::OutputRead { job, result: Box::new(result) });
+            }
+        });
     }
 
     /// What cannot be removed now is removed when the next daemon starts.

@@ -1,6 +1,6 @@
 //! The Linux host: `/proc`, the file system, the kernel's randomness.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,10 +17,29 @@ use crate::settings::{Found, Stamp};
 
 #[derive(Debug)]
 pub(crate) struct LinuxHost {
-    /// Where this daemon kills itself, for tests of recovery: the point, and how often it may be passed.
-    pub(crate) crash_at: Option<(String, std::cell::Cell<u32>)>,
+    /// Where this daemon ends itself, for tests of recovery.
+    pub(crate) crash_at: Option<CrashAt>,
     /// The first user that was asked for, which is the owner of this daemon.
     pub(crate) user: OnceCell<(u32, String)>,
+}
+
+/// A place where a daemon ends itself.
+#[derive(Debug)]
+pub(crate) struct CrashAt {
+    point: String,
+    /// How often it may be passed.
+    passes: Cell<u32>,
+    by_panic: bool,
+}
+
+impl CrashAt {
+    /// Reads `POINT[:PASSES[:panic]]`.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut parts = text.split(':');
+        let point = parts.next().unwrap_or_default().to_owned();
+        let passes = parts.next().and_then(|text| text.parse().ok()).unwrap_or(0);
+        Self { point, passes: Cell::new(passes), by_panic: parts.next() == Some("panic") }
+    }
 }
 
 /// The name of a local user, or else the number, which is always right: a static program cannot ask the name services.
@@ -105,16 +124,14 @@ impl Host for LinuxHost {
     }
 
     fn crash_point(&self, point: CrashPoint) {
-        let Some((name, left)) = &self.crash_at else { return };
-        if name != point.name() {
-            return;
-        }
-        match left.get() {
+        let Some(crash) = self.crash_at.as_ref().filter(|crash| crash.point == point.name()) else { return };
+        match crash.passes.get() {
             0 => {
+                assert!(!crash.by_panic, "crash point {}", point.name());
                 let own = process::own_identity();
                 let _ = process::signal_identity(own, belay_os::signal::Signal::KILL);
             }
-            n => left.set(n - 1),
+            n => crash.passes.set(n - 1),
         }
     }
 }

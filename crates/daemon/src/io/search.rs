@@ -48,16 +48,15 @@ const LIMITS: Limits = Limits {
 pub(crate) fn run(hub: &Rc<Hub>, job: JobId, search: Search) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        let done = tokio::task::spawn_blocking(move || open(&search)).await;
+        let Some(done) = hub.workers.searches.run(move || open(&search)).await else { return };
         let result = match done {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+            Ok(result) => Ok(result),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 Err(RpcError::invalid("pattern", format!("that is no regular expression: {error}")))
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
             }
-            Err(_) => Err(RpcError::new(ErrorKind::Internal, "the search broke off")),
         };
         hub.dispatch(Input::Searched { job, result: Box::new(result) });
     });
@@ -80,7 +79,8 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
     // a line that is unfinished on one page would be finished on the next.
     let until = begin.until.unwrap_or(u64::MAX).min(log.end());
     begin.until = Some(until);
-    let has_ended = search.ended && until == log.end();
+    let bytes = search.ended_bytes.unwrap_or_else(|| log.end());
+    let has_ended = search.ended_bytes.is_some() && until == log.end();
     let place = Place { at: begin.at, open: [begin.stdout, begin.stderr] };
     let mut lines = Lines::at(place, log, limits.line_bytes)?;
     let mut page = Page::new(params, pattern, limits, begin);
@@ -94,9 +94,9 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
         flow = lines.cut(until, |whole| page.line(whole, !has_ended));
     }
     let complete = flow.is_continue();
-    if complete && has_ended && until < search.bytes {
+    if complete && has_ended && until < bytes {
         // The last bytes were lost to a full disk.
-        page.gaps.push([until, search.bytes]);
+        page.gaps.push([until, bytes]);
     }
     let next = (!complete).then_some(page.settled);
     let Page { lines, gaps, .. } = page;
@@ -106,7 +106,7 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
             StreamName::Stderr => resume.stderr = None,
         }
     }
-    let result = SearchResult { id: params.id.clone(), lines, gaps, next, bytes: search.bytes, complete };
+    let result = SearchResult { id: params.id.clone(), lines, gaps, next, bytes, complete };
     Ok(Searched { result, resume })
 }
 

@@ -21,7 +21,7 @@ use belay_protocol::vars;
 use super::daemon_log;
 use super::dirs::{self, Claim};
 use super::hub::{Hub, Workers, now};
-use super::linux_host::{LinuxHost, home_dir};
+use super::linux_host::{CrashAt, LinuxHost, home_dir};
 use super::listener::{Listener, bind};
 use super::settings_file;
 use super::shims::{self, ShimRecipe};
@@ -176,8 +176,8 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
 
 impl Prepared {
     fn run(self, ready: ReadyPipe) -> Result<(), String> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().max_blocking_threads(Workers::POOL_THREADS).build();
         let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
         let Self { core, store, reader, recipe, listener, socket, claim } = self;
         let local = tokio::task::LocalSet::new();
@@ -199,11 +199,10 @@ impl Prepared {
     }
 }
 
-/// Where tests of recovery want this daemon to end itself, and how often it may pass there.
-fn crash_at() -> Option<(String, std::cell::Cell<u32>)> {
-    let value = std::env::var_os(vars::CRASH_AT)?.to_string_lossy().into_owned();
-    let (point, count) = value.split_once(':').unwrap_or((&value, "0"));
-    Some((point.to_owned(), std::cell::Cell::new(count.parse().unwrap_or(0))))
+/// Where tests of recovery want this daemon to end itself.
+fn crash_at() -> Option<CrashAt> {
+    let value = std::env::var_os(vars::CRASH_AT)?;
+    Some(CrashAt::parse(&value.to_string_lossy()))
 }
 
 /// The daemon's own environment, which was cleaned of the starting process's variables, and what every command needs.

@@ -1,10 +1,10 @@
-//! Worker threads beside the deciding thread: each owns what it works on, takes jobs in order, and sends each result back to the
-//! loop. No worker decides anything.
+//! Worker threads beside the deciding thread: each sends its results back to the loop, and none decides anything. A `Worker` is
+//! one thread that owns what it works on and takes jobs in order; a `Pool` is several threads that own nothing.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 
@@ -27,7 +27,7 @@ impl<S: Send + 'static> Worker<S> {
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Runs a job after those before it. The result is lost only if the job panics.
+    /// Runs a job after those before it. The result always comes: a panic ends the daemon.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut S) -> T + Send + 'static,
@@ -63,4 +63,22 @@ pub(crate) fn run_alone<T: Send + 'static>(
     // Without a thread to be had the result is missing, which the caller of this has to cope with in any case.
     let _ = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     result
+}
+
+/// Runs so many jobs at once, on threads of the runtime that end when they are idle.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    permits: Semaphore,
+}
+
+impl Pool {
+    pub(crate) const fn new(threads: usize) -> Self {
+        Self { permits: Semaphore::const_new(threads) }
+    }
+
+    /// Runs a job as soon as a thread is free. None only while the runtime ends.
+    pub(crate) async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let _permit = self.permits.acquire().await.ok()?;
+        tokio::task::spawn_blocking(job).await.ok()
+    }
 }

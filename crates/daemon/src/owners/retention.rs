@@ -1,7 +1,7 @@
 //! Retention: ended tasks, their output and old events are removed by rule; live tasks never are. The journal's workers find and
 //! delete; what is removed is decided and recorded here, a slice at a time.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use belay_journal::{EventRule, ExpiredTask, Loaded, Query, Rows, TaskRule};
 use belay_protocol::daemon::GcResult;
@@ -21,14 +21,19 @@ const LOOK_EVERY: u32 = 100;
 /// How many events one look removes at most.
 const EXPIRE_EVENTS: usize = 10_000;
 
+/// How many slices of one collection may wait for their directories to be removed; then it pauses.
+const SLICES_REMOVED_AT_ONCE: usize = 8;
+
 /// What retention knows: how much is kept, what was removed last, and whether it is at work.
 #[derive(Debug, Default)]
 pub(crate) struct Retention {
     ended: u64,
     output_bytes: u64,
     ended_since_look: u32,
-    /// A collection by rule is running.
-    collecting: bool,
+    /// The collections that are running, by number.
+    collections: BTreeMap<u64, Collection>,
+    /// The number of the one that runs by rule, without a call.
+    by_rule: Option<u64>,
     /// Directories are being removed.
     removing: usize,
     /// Tasks that were removed last: a shim that still holds one of them may forget it.
@@ -131,23 +136,32 @@ impl Reply for CollectReply {
     }
 }
 
-/// A collection: for a call, or by itself.
-#[derive(Clone, Copy, Debug)]
+/// A collection: for a call, or by rule. Ended tasks go first, slice by slice; the directories of a slice are removed while the
+/// next slice is looked up. Then old events go.
+#[derive(Debug)]
 struct Collection {
     reply: Option<ReplyId>,
     all: bool,
     /// How far it has come: when the last task of the last slice ended, and its number.
     after: Option<(i64, u64)>,
+    stage: CollectionStage,
+    /// Slices whose directories are being removed.
+    removing: usize,
     /// What it has removed so far.
     tasks: usize,
     freed_bytes: u64,
     events: u64,
 }
 
-impl Collection {
-    const fn new(reply: Option<ReplyId>, all: bool) -> Self {
-        Self { reply, all, after: None, tasks: 0, freed_bytes: 0, events: 0 }
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CollectionStage {
+    /// The next slice of tasks is being looked up.
+    FindingTasks,
+    /// It continues with the next slice when fewer directories wait to be removed.
+    Paused,
+    ExpiringEvents,
+    /// It ends when the last directory is removed.
+    Finished,
 }
 
 impl<H: Host> Core<H> {
@@ -155,12 +169,11 @@ impl<H: Host> Core<H> {
     /// not look.
     pub(crate) fn collect_now_and_then(&mut self) {
         let is_due = self.retention.ended_since_look >= LOOK_EVERY;
-        if !is_due || self.retention.collecting || self.ctx.phase != Phase::Serving {
+        if !is_due || self.retention.by_rule.is_some() || self.ctx.phase != Phase::Serving {
             return;
         }
         self.retention.ended_since_look = 0;
-        self.retention.collecting = true;
-        self.collect_tasks(Collection::new(None, false));
+        self.retention.by_rule = Some(self.begin_collection(None, false));
     }
 
     /// Removes what removals of a daemon that died may have left: their records went, their directories did not.
@@ -180,7 +193,7 @@ impl<H: Host> Core<H> {
             self.report_collection(caller, all);
         } else {
             let reply = self.defer_reply(caller.clone(), CollectReply { done: GcResult::default() }, None);
-            self.collect_tasks(Collection::new(Some(reply), all));
+            self.begin_collection(Some(reply), all);
         }
         Answer::Later
     }
@@ -205,49 +218,87 @@ impl<H: Host> Core<H> {
         });
     }
 
-    /// The next slice of tasks that the rules no longer keep; when there are none, of events.
-    fn collect_tasks(&mut self, collection: Collection) {
-        let query = Query::Expired(self.task_rule(collection.all, collection.after, bounds::GC_ITEMS));
-        self.read_journal(query, move |core, rows| {
-            if core.is_abandoned(collection) {
-                return;
-            }
-            match rows {
-                Ok(Rows::Expired(tasks)) if tasks.is_empty() => core.collect_events(collection),
-                Ok(Rows::Expired(tasks)) => {
-                    let after = tasks.last().map(|task| (task.ended_ms, task.number));
-                    let collection = Collection { after, ..collection };
-                    let tasks: Vec<Removable> = tasks.into_iter().map(Removable::of_expired).collect();
-                    let ids: Vec<String> = tasks.iter().map(|task| task.id.clone()).collect();
-                    core.forget_tasks(tasks, move |core, freed| core.slice_collected(collection, ids, freed));
-                }
-                Ok(_) => core.end_collection(collection, Ok(())),
-                Err(error) => core.end_collection(collection, Err(error)),
-            }
+    fn begin_collection(&mut self, reply: Option<ReplyId>, all: bool) -> u64 {
+        let number = self.ctx.next_number();
+        let collection = Collection {
+            reply,
+            all,
+            after: None,
+            stage: CollectionStage::FindingTasks,
+            removing: 0,
+            tasks: 0,
+            freed_bytes: 0,
+            events: 0,
+        };
+        self.retention.collections.insert(number, collection);
+        self.find_tasks(number);
+        number
+    }
+
+    /// Looks up the next slice of tasks that the rules no longer keep.
+    fn find_tasks(&mut self, number: u64) {
+        let Some(collection) = self.retention.collections.get_mut(&number) else { return };
+        collection.stage = CollectionStage::FindingTasks;
+        let (all, after) = (collection.all, collection.after);
+        let query = Query::Expired(self.task_rule(all, after, bounds::GC_ITEMS));
+        self.read_journal(query, move |core, rows| match rows {
+            _ if core.is_abandoned(number) => core.finish_collection(number, Ok(())),
+            Ok(Rows::Expired(tasks)) if tasks.is_empty() => core.collect_events(number),
+            Ok(Rows::Expired(tasks)) => core.remove_slice(number, tasks),
+            Ok(_) => core.finish_collection(number, Ok(())),
+            Err(error) => core.finish_collection(number, Err(error)),
         });
     }
 
-    fn slice_collected(&mut self, mut collection: Collection, ids: Vec<String>, freed_bytes: u64) {
-        collection.tasks += ids.len();
-        collection.freed_bytes += freed_bytes;
+    fn remove_slice(&mut self, number: u64, tasks: Vec<ExpiredTask>) {
+        let Some(collection) = self.retention.collections.get_mut(&number) else { return };
+        collection.after = tasks.last().map(|task| (task.ended_ms, task.number));
+        collection.tasks += tasks.len();
+        collection.removing += 1;
+        collection.stage = CollectionStage::Paused;
+        let tasks: Vec<Removable> = tasks.into_iter().map(Removable::of_expired).collect();
         if let Some(reply) = collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id)) {
-            reply.done.removed.extend(ids);
-            reply.done.freed_bytes += freed_bytes;
+            reply.done.removed.extend(tasks.iter().map(|task| task.id.clone()));
         }
+        self.forget_tasks(tasks, move |core, freed_bytes| core.slice_removed(number, freed_bytes));
         if self.ctx.journal.is_batch_empty() {
-            self.collect_tasks(collection);
+            self.continue_collection(number);
         } else {
             // There was no room to record it. There will be; then the rest follows.
-            self.end_collection(collection, Ok(()));
+            self.finish_collection(number, Ok(()));
+        }
+    }
+
+    /// The directories of a slice are removed.
+    fn slice_removed(&mut self, number: u64, freed_bytes: u64) {
+        let Some(collection) = self.retention.collections.get_mut(&number) else { return };
+        collection.removing -= 1;
+        collection.freed_bytes += freed_bytes;
+        if let Some(reply) = collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id)) {
+            reply.done.freed_bytes += freed_bytes;
+        }
+        self.continue_collection(number);
+    }
+
+    fn continue_collection(&mut self, number: u64) {
+        let Some(collection) = self.retention.collections.get(&number) else { return };
+        let (stage, removing) = (collection.stage, collection.removing);
+        match stage {
+            CollectionStage::Paused if removing < SLICES_REMOVED_AT_ONCE => self.find_tasks(number),
+            CollectionStage::Finished if removing == 0 => self.end_collection(number, Ok(())),
+            _ => {}
         }
     }
 
     /// Only events in the database can be removed: those in the buffer go there first.
-    fn collect_events(&mut self, collection: Collection) {
-        self.flush_then(move |core| core.collect_flushed_events(collection));
+    fn collect_events(&mut self, number: u64) {
+        if let Some(collection) = self.retention.collections.get_mut(&number) {
+            collection.stage = CollectionStage::ExpiringEvents;
+            self.flush_then(move |core| core.collect_flushed_events(number));
+        }
     }
 
-    fn collect_flushed_events(&mut self, collection: Collection) {
+    fn collect_flushed_events(&mut self, number: u64) {
         let rule = EventRule {
             now_ms: self.ctx.now.wall_ms,
             max_age_ms: Some(self.ctx.config.retention.age_ms),
@@ -255,39 +306,51 @@ impl<H: Host> Core<H> {
             limit: EXPIRE_EVENTS,
         };
         self.expire_events(rule, move |core, expired| match expired {
-            Ok(expired) if expired.removed > 0 && !core.is_abandoned(collection) => {
-                if let Some(reply) =
-                    collection.reply.and_then(|id| core.requests.reply_mut::<CollectReply>(id))
-                {
-                    reply.done.events_expired += expired.removed;
-                }
-                let events = collection.events + expired.removed;
-                core.collect_flushed_events(Collection { events, ..collection });
+            Ok(expired) if expired.removed > 0 && !core.is_abandoned(number) => {
+                core.count_expired_events(number, expired.removed);
+                core.collect_flushed_events(number);
             }
-            Ok(_) => core.end_collection(collection, Ok(())),
-            Err(error) => core.end_collection(collection, Err(error)),
+            Ok(_) => core.finish_collection(number, Ok(())),
+            Err(error) => core.finish_collection(number, Err(error)),
         });
     }
 
-    /// The client that asked for it has gone, or the daemon leaves.
-    fn is_abandoned(&mut self, collection: Collection) -> bool {
-        match collection.reply {
-            Some(reply) => self.requests.reply::<CollectReply>(reply).is_none(),
-            None if self.ctx.phase == Phase::Serving => false,
-            None => {
-                self.retention.collecting = false;
-                true
-            }
+    fn count_expired_events(&mut self, number: u64, removed: u64) {
+        let Some(collection) = self.retention.collections.get_mut(&number) else { return };
+        collection.events += removed;
+        if let Some(reply) = collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id)) {
+            reply.done.events_expired += removed;
         }
     }
 
-    fn end_collection(&mut self, collection: Collection, result: Result<(), RpcError>) {
+    /// The client that asked for it has gone, or the daemon leaves.
+    fn is_abandoned(&self, number: u64) -> bool {
+        let Some(collection) = self.retention.collections.get(&number) else { return true };
+        match collection.reply {
+            Some(reply) => self.requests.reply::<CollectReply>(reply).is_none(),
+            None => self.ctx.phase != Phase::Serving,
+        }
+    }
+
+    /// Nothing more is looked for. The collection ends when what it has begun to remove is gone; with an error, at once.
+    fn finish_collection(&mut self, number: u64, result: Result<(), RpcError>) {
+        let Some(collection) = self.retention.collections.get_mut(&number) else { return };
+        collection.stage = CollectionStage::Finished;
+        if result.is_err() {
+            self.end_collection(number, result);
+        } else {
+            self.continue_collection(number);
+        }
+    }
+
+    fn end_collection(&mut self, number: u64, result: Result<(), RpcError>) {
+        let Some(collection) = self.retention.collections.remove(&number) else { return };
         let Collection { tasks, freed_bytes, events, .. } = collection;
         if tasks > 0 || events > 0 {
             tracing::info!(tasks, freed_bytes, events, by_rule = !collection.all, "removed by retention");
         }
         let Some(reply) = collection.reply else {
-            self.retention.collecting = false;
+            self.retention.by_rule = None;
             if let Err(error) = result {
                 self.ctx.notice(format!("old tasks could not be removed: {error}"), "belay gc tries again");
             }

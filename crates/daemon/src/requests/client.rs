@@ -174,9 +174,8 @@ impl<H: Host> Core<H> {
         if state.queued_bytes > bounds::CLIENT_QUEUE_BYTES / 2 {
             return;
         }
-        for follow in state.follows.clone() {
-            self.send_available(follow);
-        }
+        let follows = state.follows.clone();
+        self.send_available_to(&follows);
         self.serve_event_follower(client);
     }
 
@@ -192,7 +191,7 @@ impl<H: Host> Core<H> {
         self.session_holder_gone(client);
         for reply in self.requests.of_client(client) {
             if !self.requests.survives_client(reply) {
-                self.drop_reply(reply);
+                self.take_any_reply(reply);
             }
         }
     }

@@ -98,7 +98,7 @@ pub(crate) trait Reply: Sized {
     }
 
     /// It is out of the table, whatever becomes of it: timers and subscriptions of its own end here.
-    fn removed<H: Host>(&self, _: &mut Core<H>) {}
+    fn removed<H: Host>(&self, _: &mut Core<H>, _: ReplyId) {}
 }
 
 /// A kind that stands in the table.
@@ -172,8 +172,8 @@ macro_rules! pending_replies {
             fn survives_client(&self) -> bool {
                 match self { $( Self::$kind(reply) => reply.survives_client(), )* }
             }
-            fn removed<H: Host>(&self, core: &mut Core<H>) {
-                match self { $( Self::$kind(reply) => reply.removed(core), )* }
+            fn removed<H: Host>(&self, core: &mut Core<H>, id: ReplyId) {
+                match self { $( Self::$kind(reply) => reply.removed(core, id), )* }
             }
         }
     };
@@ -314,13 +314,8 @@ impl<H: Host> Core<H> {
     pub(crate) fn take_any_reply(&mut self, id: ReplyId) -> Option<(Waiter, PendingReply)> {
         let Pending { caller, reply, deadline } = self.requests.remove(id)?;
         self.ctx.cancel(deadline);
-        reply.removed(self);
+        reply.removed(self, id);
         Some((Waiter { id, caller }, reply))
-    }
-
-    /// Drops the reply of a client that has gone.
-    pub(crate) fn drop_reply(&mut self, id: ReplyId) {
-        self.take_any_reply(id);
     }
 
     /// The deadline of a reply has come, or what it waited for is there.

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use belay_model::StopOrder;
 
 use crate::host::Host;
-use crate::requests::Caller;
+use crate::input::ClientId;
+use crate::requests::{Caller, ReplyId};
 use crate::runtime::Core;
 
 /// How many items of a backlog one step takes.
@@ -20,6 +21,12 @@ pub(crate) enum Work {
         /// Who stops them, if owners of lanes are to be fenced for it.
         fence_for: Option<Caller>,
     },
+    /// Send the next piece of output to this subscription.
+    SendOutput(u64),
+    /// Send the next page of events to this follower.
+    SendEvents(ClientId),
+    /// Continue this `event/read`.
+    ReadEvents(ReplyId),
 }
 
 impl<H: Host> Core<H> {
@@ -28,17 +35,23 @@ impl<H: Host> Core<H> {
         !self.backlog.is_empty()
     }
 
-    /// Does the first slice at once; the rest follows in later steps.
+    /// Does the first slice at once; the rest follows in later steps, before what waits already.
     pub(crate) fn do_in_slices(&mut self, work: Work) {
+        self.backlog.push_front(work);
+        self.continue_backlog();
+    }
+
+    /// Does this in a later step.
+    pub(crate) fn do_later(&mut self, work: Work) {
         self.backlog.push_back(work);
-        if self.backlog.len() == 1 {
-            self.continue_backlog();
-        }
     }
 
     pub(crate) fn continue_backlog(&mut self) {
         let Some(work) = self.backlog.pop_front() else { return };
         match work {
+            Work::SendOutput(follow) => self.send_queued(follow),
+            Work::SendEvents(client) => self.send_queued_events(client),
+            Work::ReadEvents(reply) => self.reply_due(reply),
             Work::Stop { mut tasks, order, fence_for } => {
                 for _ in 0..SLICE {
                     let Some(task) = tasks.pop_front() else { break };

@@ -140,6 +140,7 @@ impl<H: Host> Core<H> {
             Input::JournalFlushed(done) => self.journal_flushed(*done),
             Input::EventsExpired { job, result } => self.events_expired(job, result),
             Input::DirsRemoved { job, freed_bytes } => self.dirs_removed(job, freed_bytes),
+            Input::OutputRead { job, result } => self.output_read_done(job, *result),
             Input::SettingsWritten { job, result } => self.settings_written(job, result),
             Input::Tick => self.tick(),
             Input::Continue => self.continue_backlog(),

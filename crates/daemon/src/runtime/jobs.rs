@@ -13,7 +13,7 @@ use crate::effect::{Effect, Sample, SampleItem};
 use crate::host::Host;
 use crate::input::JobId;
 use crate::runtime::{Core, Stage};
-use crate::tasks::journal_error;
+use crate::tasks::{OutputPage, OutputRead, journal_error};
 
 type Continuation<H, T> = Box<dyn FnOnce(&mut Core<H>, T)>;
 
@@ -22,6 +22,7 @@ enum Then<H: Host> {
     Rows(ReadTicket, Continuation<H, Result<Rows, RpcError>>),
     Sample(Continuation<H, Sample>),
     Expired(Continuation<H, Result<Expired, RpcError>>),
+    Output(Continuation<H, Result<OutputPage, RpcError>>),
     Freed(Continuation<H, u64>),
     Written(Continuation<H, std::io::Result<()>>),
 }
@@ -66,6 +67,20 @@ impl<H: Host> Core<H> {
     ) {
         let job = self.add_job(Then::Expired(Box::new(then)));
         self.ctx.effects.push(Stage::Unconditional, Effect::ExpireEvents { job, rule });
+    }
+
+    /// Reads output, and continues with what was read: at once if the log is in memory, which is small.
+    pub(crate) fn read_output(
+        &mut self,
+        read: OutputRead,
+        then: impl FnOnce(&mut Self, Result<OutputPage, RpcError>) + 'static,
+    ) {
+        if read.is_in_memory() {
+            let page = read.run();
+            return then(self, page);
+        }
+        let job = self.add_job(Then::Output(Box::new(then)));
+        self.ctx.effects.push(Stage::Unconditional, Effect::ReadOutput { job, read: Box::new(read) });
     }
 
     /// Removes directories at this stage.
@@ -134,6 +149,12 @@ impl<H: Host> Core<H> {
         }
         if let Some(Then::Expired(then)) = self.take_job(job) {
             then(self, result.map_err(|error| journal_error(&error)));
+        }
+    }
+
+    pub(crate) fn output_read_done(&mut self, job: JobId, page: Result<OutputPage, RpcError>) {
+        if let Some(Then::Output(then)) = self.take_job(job) {
+            then(self, page);
         }
     }
 

@@ -63,7 +63,11 @@ impl<H: Host> Core<H> {
 
     /// A leaving daemon that owes nothing writes its journal to the end and exits.
     pub(crate) fn exit_when_done(&mut self) {
-        if self.ctx.phase != Phase::Leaving || !self.requests.is_empty() || self.has_backlog() {
+        if self.ctx.phase != Phase::Leaving
+            || !self.requests.is_empty()
+            || self.has_backlog()
+            || self.tasks.is_sending_last_output()
+        {
             return;
         }
         self.drop_acknowledged_completions();

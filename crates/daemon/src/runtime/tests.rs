@@ -1,5 +1,8 @@
-//! The work of one step does not grow with what the daemon holds: the rows that a step visits are counted with 10 tasks and
-//! with nearly 10,000. Shims are played here.
+//! Tests of the core's steps: the rows that a step visits are counted with 10 tasks and with nearly 10,000, and long work is
+//! done in pieces. Shims and the workers that read output are played here.
+
+mod collection;
+mod output;
 
 use std::collections::HashMap;
 
@@ -28,7 +31,7 @@ const MANY: usize = 9_900;
 /// A daemon with its shims, and the replies that its clients got.
 struct Fixture {
     daemon: TestDaemon,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     /// The task of each shim that holds one, and how many life events it has reported.
     holds: HashMap<ShimId, (String, u64)>,
     /// The lines that were sent to clients.
@@ -37,6 +40,8 @@ struct Fixture {
     last_request: i64,
     /// Jobs of workers that hang.
     hanging: Vec<Effect>,
+    /// How much a task has written by its end.
+    output_bytes: u64,
 }
 
 const CLIENT: ClientId = ClientId(1);
@@ -47,12 +52,13 @@ impl Fixture {
         let (daemon, effects) = TestDaemon::start(dir.path(), TestHost::new(Vec::new()));
         let mut fixture = Self {
             daemon,
-            _dir: dir,
+            dir,
             holds: HashMap::new(),
             sent: Vec::new(),
             last_pid: 10,
             last_request: 0,
             hanging: Vec::new(),
+            output_bytes: 0,
         };
         fixture.execute(effects);
         fixture.connect(CLIENT);
@@ -97,6 +103,7 @@ impl Fixture {
                 job @ (Effect::ReadJournal { .. }
                 | Effect::FlushJournal(_)
                 | Effect::RemoveDirs { .. }
+                | Effect::ReadOutput { .. }
                 | Effect::ExpireEvents { .. }) => self.hanging.push(job),
                 job @ Effect::Sample { .. } if self.daemon.workers_hang => self.hanging.push(job),
                 Effect::Sample { job, .. } => {
@@ -131,8 +138,8 @@ impl Fixture {
     fn report(&mut self, shim: ShimId, event: LifeEvent, end: Option<End>) {
         let Some((task, number)) = self.holds.get_mut(&shim) else { return };
         *number += 1;
+        let output = OutputInfo { bytes: self.output_bytes, on_disk: true, ..OutputInfo::default() };
         let record = end.map(|end| {
-            let output = OutputInfo::default();
             Box::new(EndRecord { end, ended_at_ms: NOW.wall_ms, receipt: None, output, capture: None })
         });
         let item = LifeItem { task: task.clone(), number: *number, at_ms: NOW.wall_ms, event, end: record };
@@ -177,8 +184,12 @@ impl Fixture {
         self.call::<SessionOpen>(CLIENT, &params).session.id
     }
 
+    fn shim_of(&self, task: &str) -> ShimId {
+        *self.holds.iter().find(|(_, (held, _))| held == task).expect("a shim holds it").0
+    }
+
     fn exit(&mut self, task: &str) {
-        let shim = *self.holds.iter().find(|(_, (held, _))| held == task).expect("a shim holds it").0;
+        let shim = self.shim_of(task);
         let exit = ExitStatus::Code(0);
         self.report(shim, LifeEvent::LeaderExited { exit }, None);
         self.report(shim, LifeEvent::TreeEmpty, Some(End::Exited { exit }));

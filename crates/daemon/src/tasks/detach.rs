@@ -110,12 +110,10 @@ impl<H: Host> Core<H> {
         let Some((waiter, _)) = self.take_any_reply(reply) else { return };
         match answer {
             DetachAnswer::Wait => self.answer_detached_wait(&waiter.caller, id),
-            DetachAnswer::Task => {
-                if let Some(follow) = self.tasks.follow_of(follows, &waiter.caller) {
-                    self.drop_follow(follow);
-                }
-                self.reply_live(&waiter.caller, id, true, None, task_info_reply());
-            }
+            DetachAnswer::Task => match self.tasks.follow_of(follows, &waiter.caller) {
+                Some(follow) => self.detach_follow(follow, waiter.caller),
+                None => self.reply_live(&waiter.caller, id, true, None, task_info_reply()),
+            },
         }
     }
 }

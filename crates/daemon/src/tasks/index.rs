@@ -94,6 +94,7 @@ impl Tasks {
             closing: BTreeMap::new(),
             kept_memory: KeptMemory::new(kept_outputs),
             follows: Table::default(),
+            active_follows: BTreeSet::new(),
             budget_timer: None,
             budget_sample_running: false,
         }

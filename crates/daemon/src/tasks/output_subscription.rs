@@ -1,26 +1,26 @@
 //! Output subscriptions (`output/follow unfollow`, `follow` in a start): one read position per follower, flow-controlled by the
-//! client's socket. The bytes are read from the log at the follower's pace.
+//! client's socket. The bytes are read from the log at the follower's pace, one piece at a time.
 
 use std::sync::Arc;
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::methods::notify;
 use belay_protocol::output::{
-    Chunk, ChunkNotification, EndNotification, FollowParams, FollowResult, UnfollowParams, UnfollowResult,
+    EndNotification, FollowParams, FollowResult, From, UnfollowParams, UnfollowResult,
 };
 use belay_protocol::shim::ToShim;
 use belay_protocol::task::TaskInfo;
-use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
-use belay_record::{LogReader, MemoryLog, Piece, Slice, Stream};
+use belay_record::{MemoryLog, Slice, Stream};
 
-use super::output::begin;
+use super::output_read::{OutputPage, OutputRead, ReadMessage, chunk_line};
+use super::process_view::task_info_reply;
 use super::{Task, Tasks, WaitReply};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::input::{ClientId, ShimId};
 use crate::requests::{Answer, Caller};
-use crate::runtime::Core;
+use crate::runtime::{Core, Work};
 
 /// One subscription.
 #[derive(Debug)]
@@ -35,14 +35,32 @@ pub(super) struct Follow {
     next: u64,
     /// How many bytes there are in all, once the task has ended.
     total: Option<u64>,
-    /// The reply that is given after the last byte.
-    reply: Option<ReplyAfterEnd>,
+    activity: Activity,
+    /// The reply that is given when the subscription ends.
+    reply: Option<ReplyAfterFollow>,
 }
 
+/// What is being done for a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    /// Nothing, until there is more output or the client has read.
+    None,
+    /// Its next piece is being read.
+    Reading {
+        /// Since the read began, there may be more than it finds.
+        more: bool,
+    },
+    /// Its next piece is read in a later step.
+    Queued,
+}
+
+/// The reply to a start with `follow`.
 #[derive(Debug)]
-struct ReplyAfterEnd {
-    caller: Caller,
-    info: Box<TaskInfo>,
+enum ReplyAfterFollow {
+    /// The task has ended: after the last byte of its output.
+    Ended { caller: Caller, info: Box<TaskInfo> },
+    /// The task was detached: after the output up to this offset, which was written before.
+    Detached { caller: Caller, until: u64 },
 }
 
 impl Follow {
@@ -56,14 +74,14 @@ impl Follow {
             stream: None,
             next: 0,
             total: None,
+            activity: Activity::None,
             reply: None,
         }
     }
-}
 
-pub(super) fn chunk(piece: Piece) -> Chunk {
-    let Piece { stream, offset, at_ms, data } = piece;
-    Chunk { stream: stream.to_wire(), offset, at: Timestamp(at_ms), data: Bytes(data) }
+    fn is_complete(&self) -> bool {
+        self.total.is_some_and(|total| self.next >= total)
+    }
 }
 
 impl Tasks {
@@ -83,7 +101,22 @@ impl Tasks {
     /// The reply to this caller is given after the last byte of its output.
     pub(super) fn reply_after_follow(&mut self, follow: u64, caller: Caller, info: TaskInfo) {
         if let Some(follow) = self.follows.get_mut(&follow) {
-            follow.reply = Some(ReplyAfterEnd { caller, info: Box::new(info) });
+            follow.reply = Some(ReplyAfterFollow::Ended { caller, info: Box::new(info) });
+        }
+    }
+
+    /// Whether output is being read that a leaving daemon still sends: of a start that is owed its reply.
+    pub(crate) fn is_sending_last_output(&self) -> bool {
+        self.active_follows.iter().any(|follow| self.follow_owes_reply(*follow))
+    }
+
+    fn set_activity(&mut self, id: u64, activity: Activity) {
+        let Some(follow) = self.follows.get_mut(&id) else { return };
+        follow.activity = activity;
+        if activity == Activity::None {
+            self.active_follows.remove(&id);
+        } else {
+            self.active_follows.insert(id);
         }
     }
 }
@@ -101,25 +134,53 @@ impl<H: Host> Core<H> {
         }
         let id = params.id.clone();
         self.with_task(caller, &id, move |core, caller, task| {
-            let stream = params.stream.map(Stream::from_wire);
-            let now = core.output_now(&task)?;
-            let from = begin(&now.log, now.bytes, params.from, stream)?;
             let id = task.id().to_owned();
+            let stream = params.stream.map(Stream::from_wire);
+            let read = OutputRead { from: params.from, stream, ..core.read_of(&id, task.ended_bytes()) };
+            // The task may end while the first position is looked up: the subscription has to hear of it.
             let follow = core.add_follow(Follow {
                 client: caller.client,
                 start: None,
-                task: id.clone(),
                 memory: core.tasks.memory_of(&id),
+                task: id,
                 stream,
-                next: from,
-                total: now.ended.then_some(now.bytes),
+                next: 0,
+                total: task.ended_bytes(),
+                activity: Activity::None,
                 reply: None,
             });
-            // The reply comes before the first chunk.
-            core.reply(caller, &FollowResult { id, follow, from });
-            core.send_available(follow);
-            Ok(Answer::Sent)
+            core.tasks.set_activity(follow, Activity::Reading { more: false });
+            core.await_worker(caller, |core, finish| {
+                core.read_output(read, move |core, page| {
+                    finish(core, Box::new(move |core, caller| core.begin_follow(caller, follow, page)));
+                });
+            });
+            Ok(Answer::Later)
         })
+    }
+
+    /// The first position is known. The reply comes before the first chunk.
+    fn begin_follow(
+        &mut self,
+        caller: &Caller,
+        id: u64,
+        page: Result<OutputPage, RpcError>,
+    ) -> Result<Answer, RpcError> {
+        let from = match page {
+            Ok(page) => page.from,
+            Err(error) => {
+                self.drop_follow(id);
+                return Err(error);
+            }
+        };
+        if let Some(follow) = self.tasks.follows.get_mut(&id) {
+            follow.next = from;
+            let result = FollowResult { id: follow.task.clone(), follow: id, from };
+            self.tasks.set_activity(id, Activity::None);
+            self.reply(caller, &result);
+            self.send_available(id);
+        }
+        Ok(Answer::Sent)
     }
 
     pub(crate) fn output_unfollow(
@@ -135,11 +196,7 @@ impl<H: Host> Core<H> {
                 |follow: &u64| core.tasks.follows.get(follow).is_some_and(|follow| follow.task == id);
             let own: Vec<u64> = follows.into_iter().filter(is_of_task).collect();
             for follow in &own {
-                let reply = core.tasks.follows.get_mut(follow).and_then(|follow| follow.reply.take());
-                core.drop_follow(*follow);
-                if let Some(ReplyAfterEnd { caller, info }) = reply {
-                    core.reply(&caller, &*info);
-                }
+                core.end_subscription(*follow);
             }
             Ok(caller.answer(&UnfollowResult { id, ended: own.len() as u64 }))
         })
@@ -160,6 +217,7 @@ impl<H: Host> Core<H> {
 
     pub(crate) fn drop_follow(&mut self, id: u64) {
         let Some(follow) = self.tasks.follows.remove(&id) else { return };
+        self.tasks.active_follows.remove(&id);
         if let Some(client) = self.requests.client_mut(follow.client) {
             client.drop_follow(id);
         }
@@ -189,7 +247,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The shim need not report new output any more, unless somebody else wants to know.
+    /// The shim need not report new output any more, unless another subscription or wait needs it.
     pub(super) fn unwatch_output(&mut self, task: &str) {
         let Some(task) = self.tasks.get(task).filter(|task| !self.is_watched(task)) else { return };
         let Some(shim) = task.shim else { return };
@@ -207,9 +265,7 @@ impl<H: Host> Core<H> {
         }) else {
             return;
         };
-        for follow in follows {
-            self.send_available(follow);
-        }
+        self.send_available_to(&follows);
         for wait in self.requests.of_task(&id) {
             self.wait_sees_output(wait, bytes);
         }
@@ -228,66 +284,136 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Sends a follower what there is, as far as its client keeps up. Called again when the client has read.
-    pub(crate) fn send_available(&mut self, id: u64) {
-        while let Some(follow) = self.tasks.follows.get(&id) {
-            let Some(client) = self.requests.client(follow.client) else { return };
-            if client.is_congested() {
-                return;
-            }
-            if follow.total.is_some_and(|total| follow.next >= total) {
-                return self.finish_follow(id);
-            }
-            if !self.send_piece(id) {
-                return;
-            }
+    /// Sends these followers what there is: one piece now, all others in later steps.
+    pub(crate) fn send_available_to(&mut self, follows: &[u64]) {
+        let Some((first, others)) = follows.split_first() else { return };
+        self.send_available(*first);
+        for follow in others {
+            self.queue_follow(*follow);
         }
     }
 
-    /// Sends one notification. False if there is nothing to send now.
-    fn send_piece(&mut self, id: u64) -> bool {
-        let Some(follow) = self.tasks.follows.get(&id) else { return false };
-        let log = match &follow.memory {
-            Some(memory) if follow.total.is_some() => LogReader::in_memory(Arc::clone(memory)),
-            _ => self.log_of(&follow.task),
+    /// Sends a follower one piece of what there is, as far as its client keeps up. The next one follows by itself; if the client
+    /// does not keep up, when it has read.
+    pub(crate) fn send_available(&mut self, id: u64) {
+        let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
+        match &mut follow.activity {
+            Activity::Reading { more } => return *more = true,
+            Activity::Queued => return,
+            Activity::None => {}
+        }
+        if self.requests.client(follow.client).is_none_or(crate::requests::Client::is_congested) {
+            return;
+        }
+        if follow.is_complete() {
+            return self.finish_follow(id);
+        }
+        let (task, total) = (follow.task.clone(), follow.total);
+        let (from, stream) = (From::Offset(follow.next), follow.stream);
+        let kept = follow.memory.clone().filter(|_| total.is_some());
+        let read = OutputRead {
+            from,
+            stream,
+            max_bytes: bounds::FOLLOW_BYTES,
+            message: ReadMessage::Chunk { follow: id },
+            ..self.read_of(&task, total)
         };
-        let read = log.and_then(|log| log.read(follow.next, bounds::FOLLOW_BYTES, follow.stream));
-        let (next, total) = (follow.next, follow.total);
-        let mut slice = match read {
-            Ok(slice) => slice,
-            Err(error) => {
-                let message = format!("the output of task {} cannot be read: {error}", follow.task);
-                self.ctx.notice(message, "");
-                Slice { next, ..Slice::default() }
+        let read = OutputRead { memory: kept.or(read.memory), ..read };
+        let is_inline = read.is_in_memory();
+        self.tasks.set_activity(id, Activity::Reading { more: false });
+        self.read_output(read, move |core, page| core.send_piece(id, page, is_inline));
+    }
+
+    /// In a later step, [`Core::send_available`].
+    fn queue_follow(&mut self, id: u64) {
+        match self.tasks.follows.get_mut(&id).map(|follow| &mut follow.activity) {
+            Some(Activity::Reading { more }) => *more = true,
+            Some(Activity::None) => {
+                self.tasks.set_activity(id, Activity::Queued);
+                self.do_later(Work::SendOutput(id));
             }
-        };
-        if slice.next == next {
+            Some(Activity::Queued) | None => {}
+        }
+    }
+
+    /// The turn of a follower that had to wait for it has come.
+    pub(crate) fn send_queued(&mut self, id: u64) {
+        self.tasks.set_activity(id, Activity::None);
+        self.send_available(id);
+    }
+
+    /// A piece was read: sends it, and goes on.
+    fn send_piece(&mut self, id: u64, page: Result<OutputPage, RpcError>, is_inline: bool) {
+        let Some(follow) = self.tasks.follows.get(&id) else { return };
+        let (client, next) = (follow.client, follow.next);
+        let is_outdated = follow.activity == Activity::Reading { more: true };
+        let mut page = page.unwrap_or_else(|error| {
+            self.ctx.notice(error.message, "");
+            OutputPage { next, ..OutputPage::default() }
+        });
+        if page.next == next && !is_outdated {
             // Nothing to be had: nothing yet; or the last bytes were lost to a full disk, or cannot be read. A follower that
             // waits for the end gets it all the same.
-            let Some(total) = total else { return false };
-            slice.gaps.push([next, total]);
-            slice.next = total;
+            let Some(total) = follow.total else {
+                self.tasks.set_activity(id, Activity::None);
+                return self.end_detached_follow(id);
+            };
+            let gap = Slice { gaps: vec![[next, total]], next: total, ..Slice::default() };
+            page = OutputPage { next: total, line: chunk_line(&follow.task, id, gap), from: next };
         }
-        let Some(follow) = self.tasks.follows.get_mut(&id) else { return false };
-        follow.next = slice.next;
-        if slice.pieces.is_empty() && slice.gaps.is_empty() {
-            return true;
+        if let Some(line) = page.line {
+            self.send_lines(client, line, false);
         }
-        let (client, task) = (follow.client, follow.task.clone());
-        let chunks = slice.pieces.into_iter().map(chunk).collect();
-        let message = ChunkNotification { id: task, follow: id, chunks, gaps: slice.gaps, next: slice.next };
-        self.notify(client, notify::OUTPUT_CHUNK, &message);
-        true
+        self.tasks.set_activity(id, Activity::None);
+        let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
+        follow.next = page.next;
+        if is_inline && !follow.is_complete() {
+            self.queue_follow(id);
+        } else {
+            self.send_available(id);
+        }
+        self.end_detached_follow(id);
+    }
+
+    /// Ends the subscription of a caller whose task was detached, once it was sent what was written before, or nothing more can be
+    /// sent for now.
+    fn end_detached_follow(&mut self, id: u64) {
+        let Some(follow) = self.tasks.follows.get(&id) else { return };
+        let Some(ReplyAfterFollow::Detached { until, .. }) = follow.reply else { return };
+        if follow.next >= until || follow.activity == Activity::None {
+            self.end_subscription(id);
+        }
+    }
+
+    /// The task was detached: its caller gets what was written before, and then the reply.
+    pub(super) fn detach_follow(&mut self, id: u64, caller: Caller) {
+        let Some(task) = self.tasks.follows.get(&id).map(|follow| follow.task.clone()) else { return };
+        let until = self.log_of(&task).map_or(0, |log| log.end());
+        if let Some(follow) = self.tasks.follows.get_mut(&id) {
+            follow.reply = Some(ReplyAfterFollow::Detached { caller, until });
+            self.end_detached_follow(id);
+        }
     }
 
     fn finish_follow(&mut self, id: u64) {
-        let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
-        let (client, bytes, reply) = (follow.client, follow.next, follow.reply.take());
+        let Some(follow) = self.tasks.follows.get(&id) else { return };
+        let (client, bytes) = (follow.client, follow.next);
         let end = EndNotification { id: follow.task.clone(), follow: id, bytes };
         self.notify(client, notify::OUTPUT_END, &end);
+        self.end_subscription(id);
+    }
+
+    /// Drops a subscription and gives the reply that waited for it.
+    fn end_subscription(&mut self, id: u64) {
+        let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
+        let (task, reply) = (follow.task.clone(), follow.reply.take());
         self.drop_follow(id);
-        if let Some(ReplyAfterEnd { caller, info }) = reply {
-            self.reply(&caller, &*info);
+        match reply {
+            Some(ReplyAfterFollow::Ended { caller, info }) => self.reply(&caller, &*info),
+            Some(ReplyAfterFollow::Detached { caller, .. }) => {
+                self.reply_live(&caller, &task, true, None, task_info_reply());
+            }
+            None => {}
         }
     }
 }

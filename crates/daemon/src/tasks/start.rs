@@ -14,7 +14,7 @@ use belay_record::convert::policy_from_wire;
 use super::output_subscription::Follow;
 use super::process_view::task_info_reply;
 use super::shell_line;
-use super::{StoredTask, Task, TaskEnded, ended_info};
+use super::{StoredTask, Task, TaskEnded, TaskRef, ended_info};
 use crate::config::bounds;
 use crate::host::{CrashPoint, Host};
 use crate::input::ShimId;
@@ -250,9 +250,10 @@ impl<H: Host> Core<H> {
         known: &str,
         fingerprint: String,
     ) -> Result<Answer, RpcError> {
-        let in_memory = match self.tasks.get(known) {
-            Some(task) => Some(task.stored.clone()),
-            None => self.tasks.recent(known).cloned(),
+        let in_memory = match self.task_in_memory(known)? {
+            Some(TaskRef::Live(id)) => self.tasks.get(&id).map(|task| task.stored.clone()),
+            Some(TaskRef::Ended(stored)) => Some(*stored),
+            None => None,
         };
         if let Some(stored) = in_memory {
             return self.start_again(caller, params, parsed, stored, &fingerprint);

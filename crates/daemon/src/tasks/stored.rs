@@ -236,6 +236,14 @@ impl TaskRef {
             Self::Ended(stored) => &stored.id,
         }
     }
+
+    /// How many bytes an ended task has written. None: it has not ended.
+    pub(crate) fn ended_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Live(_) => None,
+            Self::Ended(stored) => stored.doc.end.as_ref().map(|end| end.output.bytes),
+        }
+    }
 }
 
 pub(crate) fn not_found(text: &str) -> RpcError {

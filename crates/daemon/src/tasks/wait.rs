@@ -8,12 +8,11 @@ use belay_protocol::task::{MatchParams, Met, TaskInfo, WaitParams, WaitResult};
 use super::output::pattern;
 use super::{TaskEnded, TaskRef, ended_info};
 use crate::config::bounds;
-use crate::effect::{Effect, Pattern, Searched};
+use crate::effect::{Pattern, Searched};
 use crate::host::Host;
-use crate::input::JobId;
 use crate::requests::check::check_clock;
 use crate::requests::{Answer, Caller, DetachAnswer, Progress, Reply, ReplyId, Waiter};
-use crate::runtime::{Core, Stage, Timer, TimerKey};
+use crate::runtime::{Core, Timer, TimerKey};
 
 /// A wait for a task.
 #[derive(Debug)]
@@ -121,7 +120,7 @@ impl Reply for WaitReply {
         self.answer(core, &waiter.caller, Met::Timeout, None);
     }
 
-    fn removed<H: Host>(&self, core: &mut Core<H>) {
+    fn removed<H: Host>(&self, core: &mut Core<H>, _: ReplyId) {
         if !self.watches_output() {
             return;
         }
@@ -275,13 +274,7 @@ impl<H: Host> Core<H> {
         };
         let pattern = matching.pattern.clone();
         let ended_bytes = reply.ended.as_ref().map(|info| info.output.bytes);
-        match self.prepare_search(params, pattern, ended_bytes) {
-            Ok(search) => {
-                let effect = Effect::Search { job: JobId(wait.0), search: Box::new(search) };
-                self.ctx.effects.push(Stage::Unconditional, effect);
-            }
-            Err(error) => self.match_searched(wait, Err(error)),
-        }
+        self.begin_search(wait, params, pattern, ended_bytes);
     }
 
     /// A search for a wait has finished.

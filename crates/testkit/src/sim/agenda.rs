@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use belay_daemon::effect::{LostTask, SampleItem};
+use belay_daemon::effect::{LostTask, OutputRead, SampleItem};
 use belay_daemon::input::{Input, JobId, ShimId};
 use belay_journal::{EventRule, FlushJob, Query};
 
@@ -82,6 +82,7 @@ pub(crate) enum WorkerJob {
     ExpireEvents { job: JobId, rule: EventRule },
     RemoveDirs { job: JobId, dirs: Vec<std::path::PathBuf> },
     Sample { job: JobId, items: Vec<SampleItem> },
+    ReadOutput { job: JobId, read: Box<OutputRead> },
 }
 
 /// The worker threads of a daemon.
@@ -91,6 +92,7 @@ pub(crate) enum WorkerKind {
     Reader,
     Files,
     Sampler,
+    Output,
 }
 
 impl WorkerJob {
@@ -100,6 +102,7 @@ impl WorkerJob {
             Self::Read { .. } => WorkerKind::Reader,
             Self::RemoveDirs { .. } => WorkerKind::Files,
             Self::Sample { .. } => WorkerKind::Sampler,
+            Self::ReadOutput { .. } => WorkerKind::Output,
         }
     }
 }

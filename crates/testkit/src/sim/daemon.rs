@@ -148,6 +148,7 @@ impl Sim {
             Effect::ExpireEvents { job, rule } => self.give_to_worker(WorkerJob::ExpireEvents { job, rule }),
             Effect::RemoveDirs { job, dirs } => self.give_to_worker(WorkerJob::RemoveDirs { job, dirs }),
             Effect::Sample { job, items } => self.give_to_worker(WorkerJob::Sample { job, items }),
+            Effect::ReadOutput { job, read } => self.give_to_worker(WorkerJob::ReadOutput { job, read }),
             Effect::RemoveEndFile { dir } => drop(self.machine.end_files.borrow_mut().remove(&dir)),
             Effect::WriteSettings { job, .. } => {
                 let result = Err(std::io::ErrorKind::ReadOnlyFilesystem.into());
@@ -330,6 +331,7 @@ impl Sim {
                 Input::DirsRemoved { job, freed_bytes: 0 }
             }
             WorkerJob::Sample { job, items } => Input::Sampled { job, sample: Box::new(self.sample(items)) },
+            WorkerJob::ReadOutput { job, read } => Input::OutputRead { job, result: Box::new(read.run()) },
         };
         if self.machine.strikes() {
             return self.crash("after a worker's job");

@@ -78,6 +78,7 @@ impl Plan {
                     Some(WorkerKind::Reader),
                     Some(WorkerKind::Files),
                     Some(WorkerKind::Sampler),
+                    Some(WorkerKind::Output),
                 ]),
                 spawn_fails_percent: rng.pick(&[0, 10]),
                 untouchable_percent: rng.pick(&[0, 0, 25]),

@@ -58,7 +58,7 @@ fn search(pattern: &str, context: u32, stream: Option<Stream>) -> Search {
         cursor: None,
     };
     let pattern = Pattern::new(pattern);
-    Search { params, pattern, dir: "/".into(), memory: None, bytes: 0, ended: true }
+    Search { params, pattern, dir: "/".into(), memory: None, ended_bytes: Some(0) }
 }
 
 /// Every page of a search, each with the cursor that led to it.
@@ -126,7 +126,7 @@ fn expected(writes: &[Write], search: &Search, line_bytes: usize) -> Vec<Shown> 
             text: lines[place].2.escape_ascii().to_string(),
             matched: matched[place],
             number: place as u64 + 1,
-            open: place >= finished && !search.ended,
+            open: place >= finished && search.ended_bytes.is_none(),
         })
         .collect()
 }
@@ -159,7 +159,7 @@ fn any_search() -> impl Strategy<Value = Search> {
         |(pattern, context, stream, ended, after)| {
             let mut search = search(pattern, context, stream);
             search.params.after = after.saturating_sub(10);
-            search.ended = ended;
+            search.ended_bytes = ended.then_some(0);
             search
         },
     )
@@ -194,7 +194,7 @@ proptest! {
     fn what_comes_while_pages_are_read_changes_nothing(
         writes in any_writes(), more in any_writes(), limits in any_limits(), mut search in any_search(),
     ) {
-        search.ended = false;
+        search.ended_bytes = None;
         let dir = TempDir::new().unwrap();
         let mut log = LogWriter::new(dir.path(), u64::MAX, 0);
         append(&mut log, &writes);
@@ -239,7 +239,7 @@ fn what_was_not_kept_ends_a_line_and_is_no_neighbour() {
     let [[from, to]] = reader.gaps()[..] else { panic!("{:?}", reader.gaps()) };
     assert!(from % 12 != 0 && to % 12 != 0, "{from} to {to}");
     let mut search = search(".", 0, None);
-    search.bytes = bytes;
+    search.ended_bytes = Some(bytes);
     let limits = Limits { matches: 7, ..LIMITS };
     let all = pages(dir.path(), &mut search, &limits);
     let gaps: Vec<_> = all.iter().flat_map(|page| page.gaps.clone()).collect();
