@@ -24,7 +24,7 @@ fn a_client_of_another_version_is_told_which_side_is_old() {
         (0, "the client is older than the daemon: install the newer belay"),
         (
             999,
-            "the daemon is older than the client: belay down, and the next call starts the new one; tasks run on",
+            "the daemon is older than the client: run belay down, and the next command starts the new daemon; tasks keep running",
         ),
     ] {
         let mut raw = Raw::silent(&world);
