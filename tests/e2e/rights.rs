@@ -153,8 +153,8 @@ fn what_runs_inside_a_session_cannot_change_the_policy_that_binds_it() {
         (format!(r#""$BELAY" run -d --grace 1m -- sleep {FOREVER}"#), "the session allows 500"),
         (format!(r#""$BELAY" run -d --ttl none -- sleep {FOREVER}"#), "no limit was asked for"),
         (r#""$BELAY" config set defaults.ttl 1h"#.to_owned(), "may not change a setting"),
-        (format!(r#""$BELAY" sessions close {id}"#), "binds you"),
-        (format!(r#""$BELAY" sessions renew {id}"#), "binds you"),
+        (format!(r#""$BELAY" sessions close {id}"#), "only its client or a person may do this"),
+        (format!(r#""$BELAY" sessions renew {id}"#), "only its client or a person may do this"),
         (format!(r#""$BELAY" run -d --session user -- sleep {FOREVER}"#), "there is no session user"),
     ] {
         let said = try_inside(&line);
