@@ -254,7 +254,7 @@ fn every_attempt_has_a_standard_input_of_its_own() {
         WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None, room_ms: None };
     let error = refused(world.client().call::<TaskWrite>(&params));
     assert_eq!(error.data.kind, ErrorKind::Busy);
-    assert_eq!(error.message, "the task is between two attempts, and nobody reads now");
+    assert_eq!(error.message, "the task is between two attempts and does not read its standard input");
     // Which waits until somebody reads.
     world.belay(["send", &id, "two", "--eof"]).ok();
     let task = world.wait_ended(&id);
