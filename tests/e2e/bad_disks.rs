@@ -237,7 +237,7 @@ fn a_journal_that_was_removed_takes_nothing_with_it_that_runs() {
     let found = world.inspect(&running.id);
     assert_eq!((found.status, found.pid), (Status::Running, running.pid));
     assert_eq!(world.logs(&running.id), b"a\n");
-    let told = format!("task {} was running and not in the journal: taken in", running.id);
+    let told = format!("task {} was running and not in the journal: imported", running.id);
     let notices = world.status().notices;
     assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
     assert_eq!(world.stop(&stop_of(&running.id)).status, Some(Status::Cancelled));
