@@ -38,7 +38,7 @@ impl<H: Host> Core<H> {
                 params.protocol
             );
             let hint = if params.protocol > CLIENT_PROTOCOL {
-                "the daemon is older than the client: run belay down, and the next command starts the new daemon; tasks keep running"
+                "the daemon is older than the client: run belay down, and the next command starts the new daemon; tasks run on"
             } else {
                 "the client is older than the daemon: install the newer belay"
             };
