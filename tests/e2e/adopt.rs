@@ -128,7 +128,7 @@ fn a_second_daemon_leaves_the_home_to_the_first() {
     let other = world.dir().join("other");
     let refused = world.belay(["daemon", "--home", other.to_str().unwrap(), "--runtime-dir", &runtime]);
     let text = format!(
-        "the runtime directory {runtime} is used by the daemon of another home; name another one with BELAY_RUNTIME_DIR\n"
+        "the runtime directory {runtime} is used by the daemon of another home; set BELAY_RUNTIME_DIR to another directory\n"
     );
     assert_eq!((refused.code, String::from_utf8(refused.stderr).unwrap()), (Some(4), text));
 }

@@ -24,8 +24,8 @@ fn an_answer_with_room_for_nothing_is_refused_by_every_method() {
         let mut asked = params;
         asked[field] = json!(0);
         let error = raw.call(method, &asked)["error"].clone();
-        assert_eq!(error["message"], "an answer must have room for 1 at least", "{method}: {error}");
-        let data = json!({ "kind": "invalid", "field": field, "hint": "leave it out for as much as fits" });
+        assert_eq!(error["message"], format!("{field} must be at least 1"), "{method}: {error}");
+        let data = json!({ "kind": "invalid", "field": field, "hint": "leave it out for as much as fits into one reply" });
         assert_eq!(error["data"], data, "{method}");
         asked[field] = json!(1);
         let fine = raw.call(method, &asked);

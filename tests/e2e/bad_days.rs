@@ -62,8 +62,9 @@ fn a_home_of_somebody_else() {
     let world = world();
     chown(world.home(), Some(NOBODY), Some(NOBODY)).unwrap();
     let home = world.home().display();
-    let problem =
-        format!("the home {home} belongs to user {NOBODY}, not to user 0; name another one with BELAY_HOME");
+    let problem = format!(
+        "the home {home} belongs to user {NOBODY}, not to user 0; set BELAY_HOME to another directory"
+    );
     let hint = "`belay doctor` looks at what a daemon needs";
     let expected = format!("error: the daemon could not be started: {problem}\n hint: {hint}\n");
     assert_said(&world.belay(ECHO), 4, &expected);
@@ -117,7 +118,7 @@ fn a_runtime_directory_below_a_directory_of_somebody_else() {
     });
     let problem = format!(
         "the directory above the runtime directory, {} belongs to user {NOBODY}, not to user 0; \
-         name another one with BELAY_RUNTIME_DIR",
+         set BELAY_RUNTIME_DIR to another directory",
         above.display()
     );
     let hint = "`belay doctor` looks at what a daemon needs";

@@ -237,7 +237,7 @@ fn a_journal_that_was_removed_takes_nothing_with_it_that_runs() {
     let found = world.inspect(&running.id);
     assert_eq!((found.status, found.pid), (Status::Running, running.pid));
     assert_eq!(world.logs(&running.id), b"a\n");
-    let told = format!("task {} was running and not in the journal: taken in", running.id);
+    let told = format!("task {} was running and not in the journal: imported", running.id);
     let notices = world.status().notices;
     assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
     assert_eq!(world.stop(&stop_of(&running.id)).status, Some(Status::Cancelled));
@@ -282,13 +282,13 @@ fn a_journal_that_is_taken_away_under_a_running_daemon_is_told() {
     };
     take_away();
     let message = format!(
-        "no longer in {}: {}; the daemon goes on with what it has open, and when it leaves that is gone",
+        "missing from {}: {}; the daemon still has the files open, and their contents are lost when it exits",
         world.marker(),
         names.join(", ")
     );
     let hint = "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events --json), \
-                then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows nothing of \
-                those that have ended, of sessions and of lanes";
+                then run belay down: the next daemon creates a new journal and imports the running tasks, but not ended \
+                tasks, sessions and lanes";
     let (verdict, topic, hint) = (Verdict::Problem, Topic::Journal, Some(hint.to_owned()));
     let expected = Finding { verdict, topic, message, hint };
     wait_until("only the database to be missed", LONG, || {
@@ -308,7 +308,7 @@ fn a_journal_that_is_taken_away_under_a_running_daemon_is_told() {
     std::fs::rename(world.home().join("journal.db-wal"), aside.join("own")).unwrap();
     std::fs::rename(aside.join("copy"), world.home().join("journal.db-wal")).unwrap();
     let found = journal_finding(&world).1.unwrap().message;
-    let start = format!("no longer in {}: journal.db-wal; ", world.marker());
+    let start = format!("missing from {}: journal.db-wal; ", world.marker());
     assert_eq!(found.get(..start.len()), Some(start.as_str()), "{found}");
 
     take_away();

@@ -68,7 +68,7 @@ fn nobody_replaces_what_they_may_not_stop_nor_learns_of_it() {
     let error = refused(client.call::<TaskStart>(&seat(&world, "deploy", LaneMode::Reject)));
     assert_eq!(
         (error.data.kind, error.message.as_str()),
-        (ErrorKind::LaneHeld, "lane deploy is held by somebody else")
+        (ErrorKind::LaneHeld, "lane deploy is held by a task that you may not see")
     );
     assert_eq!(client.call::<LaneList>(&ListParams {}).unwrap().lanes, []);
     let inner = client.call::<SessionOpen>(&OpenParams::default()).unwrap().session.id;

@@ -212,7 +212,7 @@ fn the_doctor_says_how_budgets_are_enforced() {
     assert_eq!(world.status().containment.budgets.memory, Enforcer::Sampling);
     let found: DoctorResult = world.belay(["doctor", "--json"]).ok().json();
     let finding = found.findings.iter().find(|finding| finding.topic == Topic::Budgets).unwrap();
-    let sampled = "looked at four times a second, so that it can be exceeded for a moment";
+    let sampled = "sampled four times a second, so it can be exceeded for a moment";
     assert_eq!(
         finding.message,
         format!(

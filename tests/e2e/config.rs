@@ -99,7 +99,7 @@ fn a_setting_counts_at_once_and_the_file_keeps_its_comments() {
     let refused = world.belay(["run", "-d", "--", "sleep", FOREVER]);
     assert_eq!(refused.code, Some(1), "{refused}");
     let first = String::from_utf8(refused.stderr).unwrap().lines().next().unwrap().to_owned();
-    assert_eq!(first, "error: as many tasks are live as daemon.max_tasks allows: 1");
+    assert_eq!(first, "error: the limit of live tasks is reached (daemon.max_tasks = 1)");
     world.belay(["config", "unset", "daemon.max_tasks"]).ok();
     world.run_detached(["true"]);
 

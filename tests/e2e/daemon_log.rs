@@ -54,7 +54,7 @@ fn decisions_are_logged_with_ids_and_causes() {
     let stopped = world.run_detached(["sleep", FOREVER]);
     let lost = world.run_detached(["sleep", FOREVER]);
     assert_eq!(world.belay(["run", "-d", "--", "true"]).code, Some(1));
-    let cause = "cause=\"as many tasks are live as daemon.max_tasks allows: 2\"";
+    let cause = "cause=\"the limit of live tasks is reached (daemon.max_tasks = 2)\"";
     wait_logged(&world, &[" INFO  start refused actor=user:", "kind=Limit", cause]);
 
     let first = world.kill_daemon().pid;

@@ -123,7 +123,7 @@ fn what_nobody_reads_any_more_is_not_said_to_be_taken() {
     world.wait_for_output(&id, "a closed input", |said| said == b"deaf\n");
     let refused = world.belay(["send", &id, "hello"]);
     let told = String::from_utf8_lossy(&refused.stderr);
-    let expected = "error: the task has no open standard input\n hint: it was started without --stdin, or reads no more\n";
+    let expected = "error: the task has no open standard input\n hint: it was started without --stdin, or has closed its standard input\n";
     assert_eq!((refused.code, told.as_ref()), (Some(1), expected));
 }
 

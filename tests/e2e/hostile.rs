@@ -132,7 +132,7 @@ fn escape_sequences_reach_no_terminal() {
     params.name = Some(format!("n{ACTIVE}"));
     let error = refused(world.client().call::<TaskStart>(&params));
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("name")));
-    assert_eq!(error.message, "the name has a control character in it");
+    assert_eq!(error.message, "the name contains a control character");
     // A command may have any argument; it is shown as a picture of itself.
     params.name = Some("right\u{202e}left".to_owned());
     let id = world.start(&params).id;

@@ -176,7 +176,7 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
     let said = world.belay(["stop", &running.task, "--reason", "wrong branch"]);
     assert_eq!(said.code, Some(0), "{said}");
     let told = format!(
-        "{} may not have lane member-1 any more; belay lanes release member-1 lets it in again\n",
+        "{} is fenced from lane member-1; belay lanes release member-1 removes the fence\n",
         lead.session.id
     );
     assert_eq!(String::from_utf8(said.stderr).unwrap(), told);
@@ -186,10 +186,8 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
     let said = String::from_utf8(said).unwrap();
     let outcome = world.get(&running.task).outcome.unwrap();
     let who = outcome.actor().unwrap();
-    let refusal = format!(
-        "{} may not have lane member-1 any more: {who} stopped {} at ",
-        lead.session.id, running.task
-    );
+    let refusal =
+        format!("{} is fenced from lane member-1: {who} stopped {} at ", lead.session.id, running.task);
     assert!(said.contains(&refusal) && said.contains(": wrong branch"), "{said}");
     assert_eq!(prompts(), 1);
 

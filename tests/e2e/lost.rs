@@ -260,7 +260,7 @@ fn one_that_left_no_trace_is_not_claimed_to_be_dead(world: &World) {
     let containment =
         doctor.findings.into_iter().find(|finding| finding.topic == Topic::Containment).unwrap();
     let hint = containment.hint.unwrap();
-    assert!(hint.contains("an orphan of its task that left its session and its environment is not found"));
+    assert!(hint.contains("an orphan that left its session and cleared its environment is not found"));
 }
 
 // proves D3, K2

@@ -74,7 +74,7 @@ fn an_id_is_no_name_and_nobody_is_told_of_names_beyond_what_is_theirs() {
     // What may be taken for an id, or for the beginning of one that is still to come, is no name.
     for id in [&web, &web[..8], "ag-0"] {
         let said = world.belay(["run", "-d", "--name", id, "--", "sleep", FOREVER]);
-        let error = "error: a name must not look like the id of a task, or the beginning of one\n hint: begin it with something else than sh- or ag-\n";
+        let error = "error: a name must not look like a task id or the beginning of a task id\n hint: choose a name that does not begin with sh- or ag-\n";
         assert_eq!((said.code, String::from_utf8(said.stderr).unwrap().as_str()), (Some(2), error));
     }
 

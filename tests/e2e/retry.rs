@@ -254,7 +254,7 @@ fn every_attempt_has_a_standard_input_of_its_own() {
         WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None, room_ms: None };
     let error = refused(world.client().call::<TaskWrite>(&params));
     assert_eq!(error.data.kind, ErrorKind::Busy);
-    assert_eq!(error.message, "the task is between two attempts, and nobody reads now");
+    assert_eq!(error.message, "the task is between two attempts and does not read its standard input");
     // Which waits until somebody reads.
     world.belay(["send", &id, "two", "--eof"]).ok();
     let task = world.wait_ended(&id);
@@ -276,17 +276,14 @@ fn what_cannot_be_run_again_is_refused() {
         (error.data.field.unwrap(), error.message)
     };
     let told = |field: &str, message: &str| (field.to_owned(), message.to_owned());
-    assert_eq!(
-        refuse(again(1_001)),
-        told("retries", "more than 1000 attempts after the first are a mistake")
-    );
+    assert_eq!(refuse(again(1_001)), told("retries", "at most 1000 retries are allowed"));
     assert_eq!(
         refuse(StartParams { stdin_from: Some("x".to_owned()), ..again(1) }),
-        told("retries", "a standard input that is handed over can be read once, and not by every attempt")
+        told("retries", "retries cannot be combined with stdin_from, which can be read only once")
     );
     assert_eq!(
         refuse(StartParams { retry_delay_ms: Some(5), ..again(0) }),
-        told("retry_delay_ms", "nothing is run again")
+        told("retry_delay_ms", "retry_delay_ms has no effect without retries")
     );
     // A token compares it, too.
     let named = |retries| StartParams { token: Some("one".to_owned()), ..again(retries) };

@@ -149,12 +149,12 @@ fn what_runs_inside_a_session_cannot_change_the_policy_that_binds_it() {
         |line: &str| world.belay(["run", "--session", &id, "--env", &format!("BELAY={belay}"), "-c", line]);
     for (line, words) in [
         (format!(r#""$BELAY" run -d --keep -- sleep {FOREVER}"#), "cannot change that"),
-        (format!(r#""$BELAY" run -d --ttl 2h -- sleep {FOREVER}"#), "the session allows 60000"),
-        (format!(r#""$BELAY" run -d --grace 1m -- sleep {FOREVER}"#), "the session allows 500"),
-        (format!(r#""$BELAY" run -d --ttl none -- sleep {FOREVER}"#), "no limit was asked for"),
+        (format!(r#""$BELAY" run -d --ttl 2h -- sleep {FOREVER}"#), "the session allows at most 60000"),
+        (format!(r#""$BELAY" run -d --grace 1m -- sleep {FOREVER}"#), "the session allows at most 500"),
+        (format!(r#""$BELAY" run -d --ttl none -- sleep {FOREVER}"#), "no limit was requested"),
         (r#""$BELAY" config set defaults.ttl 1h"#.to_owned(), "may not change a setting"),
-        (format!(r#""$BELAY" sessions close {id}"#), "binds you"),
-        (format!(r#""$BELAY" sessions renew {id}"#), "binds you"),
+        (format!(r#""$BELAY" sessions close {id}"#), "only its client or a person may do this"),
+        (format!(r#""$BELAY" sessions renew {id}"#), "only its client or a person may do this"),
         (format!(r#""$BELAY" run -d --session user -- sleep {FOREVER}"#), "there is no session user"),
     ] {
         let said = try_inside(&line);

@@ -197,5 +197,5 @@ fn nobody_looks_who_was_not_asked_and_too_often_is_refused() {
     let params = StartParams { stall, ..world.start_params(&["true"]) };
     let error = refused(world.client().call::<TaskStart>(&params));
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("stall")));
-    assert_eq!(error.message, "more often than every 100 ms nobody looks");
+    assert_eq!(error.message, "the stall interval must be at least 100 ms");
 }

@@ -274,7 +274,7 @@ fn a_process_that_may_not_be_killed_is_named() {
     };
     let (pid, command) = (survivor.pid, &survivor.command);
     let expected = format!(
-        "1 of the processes of {id} could not be stopped and live on, such as {pid} ({command}, of user root)"
+        "could not stop all processes of task {id}: 1 still alive, such as pid {pid} ({command}, user root)"
     );
     assert_eq!(told(&world), [(Verdict::Problem, expected)]);
     end(seen.identity);

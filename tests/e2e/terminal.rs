@@ -221,7 +221,7 @@ fn what_cannot_be_sized_is_refused_by_name() {
     world.wait_ended(&over);
     let error = ask(&over, 24, 80);
     assert_eq!(
-        (error.data.kind, error.message.contains("does not run")),
+        (error.data.kind, error.message.contains("is not running")),
         (ErrorKind::WrongState, true),
         "{error}"
     );

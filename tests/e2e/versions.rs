@@ -24,7 +24,7 @@ fn a_client_of_another_version_is_told_which_side_is_old() {
         (0, "the client is older than the daemon: install the newer belay"),
         (
             999,
-            "the daemon is older than the client: belay down, and the next call starts the new one; tasks run on",
+            "the daemon is older than the client: run belay down, and the next command starts the new daemon; tasks run on",
         ),
     ] {
         let mut raw = Raw::silent(&world);
@@ -115,7 +115,7 @@ fn with_a_shim_of(protocol: u32) -> (World, TaskInfo, FakeShim, UnixStream) {
     assert_eq!(status.notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
     assert_eq!(
         status.notices[0].hint.as_deref(),
-        Some("run the newer belay: belay down, then any command of the newer one")
+        Some("run belay down, then any command of the newer belay")
     );
     let doctor = world.belay(["doctor"]);
     assert_eq!(doctor.code, Some(1), "{doctor}");

@@ -1,4 +1,5 @@
-//! `daemon/hello status doctor stop gc`: the daemon itself.
+//! The methods `daemon/hello`, `status`, `doctor`, `stop` and `gc`, which concern the daemon
+//! itself.
 
 use belay_journal::{Query, Rows, TaskFilter};
 use belay_model::{Level, StopOrder};
@@ -21,23 +22,23 @@ use crate::tasks::{AfterStops, StopManyReply, StoredTask};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What this daemon can do, for clients that can do more than one thing.
+/// The features of this daemon, for clients that support several versions.
 const CAPABILITIES: &[&str] =
     &["tasks", "output", "events", "idempotency", "stdin", "sessions", "lanes", ROOM];
 
-/// How many tasks with survivors the doctor looks at, the newest first.
+/// How many tasks with survivors the doctor examines, the newest first.
 const SURVIVOR_TASKS: usize = 100;
 
 impl<H: Host> Core<H> {
     pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) -> Result<Answer, RpcError> {
         if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&params.protocol) {
-            let who: String = params.client.chars().filter(|c| !c.is_control()).take(60).collect();
+            let client: String = params.client.chars().filter(|c| !c.is_control()).take(60).collect();
             let message = format!(
-                "{who} speaks protocol {}, and this daemon ({VERSION}) speaks {CLIENT_PROTOCOL_OLDEST} to {CLIENT_PROTOCOL}",
+                "{client} speaks protocol {}, and this daemon ({VERSION}) speaks {CLIENT_PROTOCOL_OLDEST} to {CLIENT_PROTOCOL}",
                 params.protocol
             );
             let hint = if params.protocol > CLIENT_PROTOCOL {
-                "the daemon is older than the client: belay down, and the next call starts the new one; tasks run on"
+                "the daemon is older than the client: run belay down, and the next command starts the new daemon; tasks run on"
             } else {
                 "the client is older than the daemon: install the newer belay"
             };
@@ -75,15 +76,15 @@ impl<H: Host> Core<H> {
             containment: config.containment.clone(),
             idle_exit_ms: config.idle_exit.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             steps: self.steps.info(params.step_kinds),
-            // They name the tasks of others.
+            // Notices may name tasks of other callers.
             notices: self.ctx.notices().filter(|_| self.scope(caller) == Scope::Person).cloned().collect(),
         };
         caller.answer(&result)
     }
 
     pub(crate) fn daemon_doctor(&mut self, caller: &Caller) -> Result<Answer, RpcError> {
-        self.only_a_person(caller, "look at everything")?;
-        // As it is stored with the end of a task that has any.
+        self.only_a_person(caller, "run the doctor")?;
+        // The text of a stored end with at least one survivor.
         let mentions = Some("\"survivors\":[{".to_owned());
         let filter =
             TaskFilter { ended: Some(true), limit: SURVIVOR_TASKS, mentions, ..TaskFilter::default() };
@@ -112,7 +113,7 @@ impl<H: Host> Core<H> {
         findings.push(finding(
             Verdict::Note,
             Topic::Outside,
-            "what a task hands to an outside server (cron, docker, systemd, a running tmux) is not held",
+            "processes that a task starts through an outside server (cron, docker, systemd, a running tmux) are not held",
         ));
         findings
     }
@@ -126,9 +127,9 @@ impl<H: Host> Core<H> {
             format!("each task is held by a subreaper, without a cgroup: {}", containment.why)
         };
         let hint = (!with_cgroup).then(|| {
-            "nothing escapes a subreaper but a child that runs as another user; if the daemon and then a shim is killed, \
-             an orphan of its task that left its session and its environment is not found, and the task's end says so; \
-             for cgroups too, run the daemon in a delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
+            "only a child that runs as another user escapes a subreaper; if the daemon and then a shim are killed, an \
+             orphan that left its session and cleared its environment is not found, and the end of the task says so; \
+             to use cgroups, run the daemon in a delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
                 .to_owned()
         });
         let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };
@@ -139,7 +140,7 @@ impl<H: Host> Core<H> {
     fn budgets_finding(&self) -> Finding {
         let BudgetsHeld { memory, processes, why } = &self.ctx.config.containment.budgets;
         let kernel = "enforced by the kernel";
-        let sampled = "looked at four times a second, so that it can be exceeded for a moment";
+        let sampled = "sampled four times a second, so it can be exceeded for a moment";
         let how = |enforcer: &Enforcer| if *enforcer == Enforcer::Kernel { kernel } else { sampled };
         let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         let message = format!(
@@ -156,7 +157,8 @@ impl<H: Host> Core<H> {
         finding(Verdict::Ok, Topic::Tasks, &format!("{} live, {ended} ended and kept", self.tasks.len()))
     }
 
-    /// The files were taken away while the daemon has them open: all is well until it leaves, and then all of it is gone.
+    /// Journal files that were removed while the daemon has them open: their contents are lost when
+    /// the daemon exits.
     fn journal_finding(&self) -> Option<Finding> {
         let missing = self.ctx.journal.missing_files();
         let names = missing.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
@@ -166,18 +168,18 @@ impl<H: Host> Core<H> {
             verdict: Verdict::Problem,
             topic: Topic::Journal,
             message: format!(
-                "no longer in {home}: {names}; the daemon goes on with what it has open, and when it leaves that is gone"
+                "missing from {home}: {names}; the daemon still has the files open, and their contents are lost when it exits"
             ),
             hint: Some(
                 "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events \
-                 --json), then belay down: the next daemon begins a new journal, takes in the tasks that run, and knows \
-                 nothing of those that have ended, of sessions and of lanes"
+                 --json), then run belay down: the next daemon creates a new journal and imports the running tasks, but \
+                 not ended tasks, sessions and lanes"
                     .to_owned(),
             ),
         })
     }
 
-    /// Processes that outlived their stop and still live.
+    /// Processes that survived the stop of their task and are still alive.
     fn survivor_findings(&self, rows: Result<Rows, RpcError>) -> Vec<Finding> {
         let Ok(Rows::Tasks(rows)) = rows else { return Vec::new() };
         let tasks = rows.into_iter().filter_map(|row| StoredTask::from_row(row).ok());
@@ -187,24 +189,24 @@ impl<H: Host> Core<H> {
 
     fn survivor_finding(&self, stored: &StoredTask) -> Option<Finding> {
         let outcome = stored.doc.end.as_ref().map(outcome_from_record)?;
-        let lives = |one: &&SurvivorInfo| {
-            self.ctx.host.is_alive(ProcessId { pid: one.pid, start_ticks: one.start_ticks })
+        let is_alive = |process: &&SurvivorInfo| {
+            self.ctx.host.is_alive(ProcessId { pid: process.pid, start_ticks: process.start_ticks })
         };
-        let alive: Vec<&SurvivorInfo> = outcome.survivors().iter().filter(lives).collect();
-        let numbers = alive.iter().map(|one| one.pid.to_string()).collect::<Vec<_>>().join(" ");
-        let one = alive.first()?;
+        let alive: Vec<&SurvivorInfo> = outcome.survivors().iter().filter(is_alive).collect();
+        let pids = alive.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(" ");
+        let first = alive.first()?;
         Some(Finding {
             verdict: Verdict::Problem,
             topic: Topic::Survivors,
             message: format!(
-                "{} of the processes of {} could not be stopped and live on, such as {} ({}, of user {})",
-                alive.len(),
+                "could not stop all processes of task {}: {} still alive, such as pid {} ({}, user {})",
                 stored.id,
-                one.pid,
-                one.command,
-                self.ctx.host.user_name(one.uid)
+                alive.len(),
+                first.pid,
+                first.command,
+                self.ctx.host.user_name(first.uid)
             ),
-            hint: Some(format!("whoever may, as their owner or root, ends them with: kill -9 {numbers}")),
+            hint: Some(format!("as their owner or as root, run: kill -9 {pids}")),
         })
     }
 
@@ -213,16 +215,16 @@ impl<H: Host> Core<H> {
             verdict: Verdict::Problem,
             topic: Topic::Shims,
             message: format!("the shim of task {task} does not answer (pid {pid})"),
-            hint: Some(
-                "is it stopped? kill -CONT it, or kill it: its tree is then found and ended".to_owned(),
-            ),
+            hint: Some(format!(
+                "if it is suspended, run kill -CONT {pid}; or kill it: the daemon then kills the process tree of its task"
+            )),
         });
         silent.collect()
     }
 
     pub(crate) fn daemon_stop(&mut self, caller: &Caller, params: &StopParams) -> Result<Answer, RpcError> {
         check_clock("grace_ms", params.grace_ms)?;
-        self.only_a_person(caller, "end the daemon")?;
+        self.only_a_person(caller, "stop the daemon")?;
         if !params.stop_tasks || self.tasks.is_empty() {
             let left_running = self.tasks.len() as u64;
             self.reply(caller, &StopDaemonResult { receipts: Vec::new(), left_running });
@@ -244,7 +246,7 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
-    /// The tasks of a daemon that leaves have been stopped, but for so many.
+    /// Replies to `daemon/stop`: the tasks have been stopped, except for `left` tasks.
     pub(crate) fn finish_leaving(&mut self, caller: &Caller, receipts: Vec<StopResult>, left: usize) {
         self.reply(caller, &StopDaemonResult { receipts, left_running: left as u64 });
         // Calls that wait for tasks that could not be stopped in time.
@@ -252,7 +254,7 @@ impl<H: Host> Core<H> {
     }
 
     pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &GcParams) -> Result<Answer, RpcError> {
-        self.only_a_person(caller, "remove what others have left")?;
+        self.only_a_person(caller, "remove ended tasks of other callers")?;
         Ok(self.collect(caller, params.all, params.dry_run))
     }
 }

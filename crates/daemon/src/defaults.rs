@@ -1,10 +1,10 @@
-//! What a start gets that does not say otherwise. Pure: layers of defaults in, the limits of one task out.
+//! Defaults for the limits of a task: layers of defaults in, the limits of one task out. No I/O.
 
 use belay_model::Policy;
 use belay_protocol::RpcError;
 use belay_protocol::task::{Budgets, NoLimit, OnTimeout, StartParams};
 
-/// One layer: a setting that it leaves out is left to the layer below.
+/// One layer of defaults. A field that it leaves out comes from the next layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
     pub timeout_ms: Option<u64>,
@@ -45,12 +45,13 @@ pub(crate) struct Limits {
     pub(crate) output_limit_bytes: u64,
 }
 
-/// The start's own value, else the value of the first layer that has one, else the built-in one.
+/// Each limit is the start's own value, else that of the first layer that has one, else the
+/// built-in value.
 pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
-    fn pick<T: Copy>(said: Option<T>, layers: &[&Defaults], field: fn(&Defaults) -> Option<T>) -> Option<T> {
-        said.or_else(|| layers.iter().find_map(|layer| field(layer)))
+    fn pick<T: Copy>(own: Option<T>, layers: &[&Defaults], field: fn(&Defaults) -> Option<T>) -> Option<T> {
+        own.or_else(|| layers.iter().find_map(|layer| field(layer)))
     }
-    let clock = |said, none, field| pick(said, layers, field).filter(|_| !params.no_limits.contains(&none));
+    let clock = |own, none, field| pick(own, layers, field).filter(|_| !params.no_limits.contains(&none));
     Limits {
         timeout_ms: clock(params.timeout_ms, NoLimit::Timeout, |layer| layer.timeout_ms),
         on_timeout: pick(params.on_timeout, layers, |layer| layer.on_timeout).unwrap_or_default(),
@@ -62,19 +63,19 @@ pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
     }
 }
 
-/// Less than any process takes up.
+/// The smallest memory budget: every process needs more than this.
 const SMALLEST_MEMORY_BYTES: u64 = 1024 * 1024;
 
-/// What can be wrong with budgets, and with clocks that are not wanted.
+/// Checks the budgets of a start, and the limits that it switches off.
 pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     let Budgets { output_bytes, memory_bytes, processes } = params.budgets;
-    let of_nothing = [("output_bytes", output_bytes), ("processes", processes)];
-    if let Some((name, _)) = of_nothing.iter().find(|(_, budget)| *budget == Some(0)) {
-        let message = format!("a budget of no {name} ends the task at once");
+    let counts = [("output_bytes", output_bytes), ("processes", processes)];
+    if let Some((name, _)) = counts.iter().find(|(_, budget)| *budget == Some(0)) {
+        let message = format!("a budget of 0 {name} would end the task at once");
         return Err(RpcError::invalid("budgets", message).hint("leave it out for no limit"));
     }
     if memory_bytes.is_some_and(|bytes| bytes < SMALLEST_MEMORY_BYTES) {
-        let message = format!("no process does with less than {SMALLEST_MEMORY_BYTES} bytes of memory");
+        let message = format!("the memory budget must be at least {SMALLEST_MEMORY_BYTES} bytes");
         return Err(
             RpcError::invalid("budgets", message).hint("memory_bytes is in bytes; leave it out for no limit")
         );
@@ -82,16 +83,16 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     check_no_limits(params)
 }
 
-/// A clock has a length or is not wanted, not both.
+/// A limit is either set or switched off, not both.
 fn check_no_limits(params: &StartParams) -> Result<(), RpcError> {
     let clocks = [
         (NoLimit::Timeout, params.timeout_ms, "timeout_ms"),
         (NoLimit::Ttl, params.ttl_ms, "ttl_ms"),
         (NoLimit::Silence, params.silence_ms, "silence_ms"),
     ];
-    let twice = clocks.iter().find(|(none, said, _)| said.is_some() && params.no_limits.contains(none));
-    twice.map_or(Ok(()), |(_, _, field)| {
-        let message = format!("there is a {field}, and no_limits says that there is none");
+    let conflict = clocks.iter().find(|(none, own, _)| own.is_some() && params.no_limits.contains(none));
+    conflict.map_or(Ok(()), |(_, _, field)| {
+        let message = format!("{field} is set, and no_limits switches the same limit off");
         Err(RpcError::invalid("no_limits", message).hint("leave out one of the two"))
     })
 }
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_layer_that_says_something_decides() {
+    fn nearest_layer_with_value_decides() {
         let near = Defaults { timeout_ms: Some(1), ..Defaults::default() };
         let far = Defaults {
             timeout_ms: Some(2),
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_can_be_without_what_the_layers_give() {
+    fn no_limits_overrides_layers() {
         let layer =
             Defaults { timeout_ms: Some(1), ttl_ms: Some(2), silence_ms: Some(3), ..Defaults::default() };
         let limits = resolve(&start(r#""no_limits": ["timeout", "silence"]"#), &[&layer]);

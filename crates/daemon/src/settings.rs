@@ -1,5 +1,5 @@
-//! The settings: a variable counts before the file, the file before what is built in, and it is always known which it
-//! was. Pure: reading and writing the file is done by whoever holds these.
+//! The settings and their sources: an environment variable overrides the file, and the file
+//! overrides the built-in value. No I/O: the caller reads and writes the file.
 
 mod file;
 mod key;
@@ -22,47 +22,47 @@ pub use log_levels::LogLevels;
 pub use value::Hook;
 use value::{Raw, Value};
 
-/// What tells that the file is not the one that was read: when it was changed, its size, its inode.
+/// Identifies a version of the file: modification time (seconds, nanoseconds), size and inode.
 pub type Stamp = (i64, i64, u64, u64);
 
 /// The file as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     pub stamp: Option<Stamp>,
-    /// None: there is no such file.
+    /// None if there is no file.
     pub text: Option<Vec<u8>>,
 }
 
 type FileValues = BTreeMap<Key, (Value, usize)>;
 
-/// All settings, by where they come from.
+/// All settings, by source.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     path: PathBuf,
     env: BTreeMap<Key, Value>,
     file: FileValues,
-    /// For those that count from the start on only.
+    /// The file at the start of the daemon, for settings that a later change does not affect.
     file_at_start: FileValues,
     stamp: Option<Stamp>,
     problem: Option<String>,
-    /// From the environment only: the log is open before anything that could change it.
+    /// From the environment only: the levels are fixed when the log is opened.
     log_levels: LogLevels,
 }
 
-/// A setting that cannot be understood: where it stands, and what it should look like.
+/// An invalid setting: where it is, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSetting {
     #[error("{name} is {found:?}, which is not understood: write it as {example}")]
     Variable { name: &'static str, found: String, example: &'static str },
     #[error("{place}: {message}")]
     File { place: String, message: String },
-    /// What somebody wants to set.
+    /// The value of a `config/set` request.
     #[error("{message}")]
-    Wanted { message: String },
+    Requested { message: String },
 }
 
 impl Settings {
-    /// What a daemon starts with.
+    /// The settings that a daemon starts with.
     pub fn read(
         home: &Path,
         found: &Found,
@@ -89,12 +89,13 @@ impl Settings {
         self.stamp == stamp
     }
 
-    /// What is wrong with the file as it is now.
+    /// The error in the current file, if it is invalid.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Takes over what the file says now. If it is wrong, everything stays as it was, and the fault is kept to be told.
+    /// Applies the current file. If it is invalid, the previous settings stay in force, and the
+    /// error is kept.
     pub(crate) fn take_over(&mut self, found: &Found) {
         self.stamp = found.stamp;
         match parse(&self.path, found.text.as_deref()) {
@@ -106,16 +107,16 @@ impl Settings {
         }
     }
 
-    /// The text of the file with one setting changed or taken out. It is valid as a whole.
+    /// The text of the file with one setting changed or removed. The result is a valid file.
     pub(crate) fn edited(&self, found: &Found, key: Key, value: &Json) -> Result<String, BadSetting> {
         let value = match value {
             Json::Null => None,
             some => {
-                let read = Raw::from_json(some).and_then(|raw| key.kind().read(&raw.loosened(key.kind())));
-                let wrong = |allowed| BadSetting::Wanted {
+                let read = Raw::from_json(some).and_then(|raw| key.kind().read(&raw.coerced(key.kind())));
+                let invalid = |allowed| BadSetting::Requested {
                     message: format!("{} cannot be {some}: write it as {allowed}", key.name()),
                 };
-                Some(read.ok_or_else(|| wrong(key.kind().allowed()))?)
+                Some(read.ok_or_else(|| invalid(key.kind().allowed()))?)
             }
         };
         let text = text_of(&self.path, found.text.as_deref())?;
@@ -124,7 +125,7 @@ impl Settings {
         Ok(edited)
     }
 
-    /// From when on a change of this key counts.
+    /// When a change of this key takes effect.
     pub(crate) fn counts(&self, key: Key) -> Counts {
         match (self.env.contains_key(&key), key.is_live()) {
             (true, _) => Counts::Overridden,
@@ -133,7 +134,7 @@ impl Settings {
         }
     }
 
-    /// Who has said it, for a sentence: the variable, or the line of the file.
+    /// The source of a value, for a message: the variable, or the line of the file.
     pub(crate) fn source(&self, key: Key) -> String {
         match self.item(key).source {
             ConfigSource::Default => "default".to_owned(),
@@ -178,7 +179,7 @@ impl Settings {
         }
     }
 
-    /// None: never leave.
+    /// How long an idle daemon runs before it exits. None: it never exits.
     pub fn idle_exit(&self) -> Option<Duration> {
         self.number(Key::IdleExit).map(Duration::from_millis)
     }
@@ -278,7 +279,7 @@ fn log_levels(get: impl Fn(&str) -> Option<String>) -> Result<LogLevels, BadSett
 
 fn retention_part(part: &str) -> Option<(Key, Value)> {
     let (name, text) = part.split_once('=')?;
-    // What a test or a careful person sets may be less than the file may: nothing at all is kept of it then.
+    // Not checked against the bounds of the file. With 0, nothing is kept.
     let value = match name {
         "age" => Value::Ms(units::millis(units::parse(text).ok()?)),
         "output" => Value::Bytes(units::parse_size(text).ok()?),

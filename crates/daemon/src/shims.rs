@@ -44,7 +44,7 @@ struct Shim {
     stage: ShimStage,
     /// It reports every new output.
     watched: bool,
-    /// What it was told last about whether its task waits for children.
+    /// The last value sent to the shim. None if none was sent.
     waits_on_children: Option<bool>,
     /// How often it could not be reached although it is alive.
     tries: u32,
@@ -202,12 +202,12 @@ impl Shims {
         self.ready.extend(shim);
     }
 
-    /// Whether that changes what the shim was told about reporting output.
+    /// Returns whether the value changed and has to be sent to the shim.
     pub(crate) fn set_watched(&mut self, id: ShimId, on: bool) -> bool {
         self.all.get_mut(&id).is_some_and(|shim| std::mem::replace(&mut shim.watched, on) != on)
     }
 
-    /// Whether a shim that holds a task has to be told.
+    /// Returns whether the shim holds a task and the value changed, so that it has to be sent.
     pub(crate) fn set_waits_on_children(&mut self, id: ShimId, on: bool) -> bool {
         let holding = self.all.get_mut(&id).filter(|shim| shim.stage == ShimStage::Holding);
         holding.is_some_and(|shim| shim.waits_on_children.replace(on) != Some(on))

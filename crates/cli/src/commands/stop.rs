@@ -92,8 +92,8 @@ fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), C
     }
     if let Some(fence) = stopped.fenced.as_ref().filter(|_| !json) {
         context.out.flush()?;
-        let words = format!("{} may not have lane {} any more", fence.owner, fence.lane);
-        context.note(&format!("{words}; belay lanes release {} lets it in again", fence.lane));
+        let fenced = format!("{} is fenced from lane {}", fence.owner, fence.lane);
+        context.note(&format!("{fenced}; belay lanes release {} removes the fence", fence.lane));
     }
     // Each receipt when it comes: the next one may take its whole grace.
     context.out.flush()

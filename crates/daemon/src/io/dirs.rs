@@ -1,5 +1,5 @@
-//! The daemon's directories and its claim on them: made private, refused when they are somebody else's, locked so that
-//! two daemons never own one home.
+//! The daemon's directories: created with private permissions, refused if another user owns them,
+//! and locked so that two daemons never use the same home.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,17 +13,17 @@ use rustix::fs::FlockOperation;
 pub(crate) enum DirError {
     #[error("{what} {} cannot be used: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{what} {} belongs to user {owner}, not to user {own}; name another one with {variable}", path.display())]
+    #[error("{what} {} belongs to user {owner}, not to user {own}; set {variable} to another directory", path.display())]
     Owner { what: &'static str, path: PathBuf, owner: u32, own: u32, variable: &'static str },
-    #[error("{what} {} is open to others (mode {mode:04o}); name one of its own, or close it with chmod 700", path.display())]
+    #[error("{what} {} is open to others (mode {mode:04o}); use another directory, or run chmod 700 on it", path.display())]
     Open { what: &'static str, path: PathBuf, mode: u32 },
     #[error("{what} {} is not a directory", path.display())]
     NotDir { what: &'static str, path: PathBuf },
-    #[error("the runtime directory {} is used by the daemon of another home; name another one with BELAY_RUNTIME_DIR", path.display())]
+    #[error("the runtime directory {} is used by the daemon of another home; set BELAY_RUNTIME_DIR to another directory", path.display())]
     Shared { path: PathBuf },
 }
 
-/// A lock that lasts as long as the process, however it ends.
+/// The locks on the home and the runtime directory. The kernel releases them when the process ends.
 #[derive(Debug)]
 pub(crate) struct Claim {
     home: File,
@@ -31,17 +31,19 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Says beside the lock whether clients are to find a socket: one who finds none knows from it whether to wait.
-    pub(crate) fn says_serving(&self, serving: bool) {
-        let more = if serving { SERVING } else { "" };
-        let text = format!("{}\n{more}", std::process::id());
-        // In this order it is never empty. Where it cannot be written, clients are as patient as with one that starts.
+    /// Writes into the lock file whether the daemon serves. A client that finds no socket reads
+    /// there whether to wait.
+    pub(crate) fn set_serving(&self, serving: bool) {
+        let state = if serving { SERVING } else { "" };
+        let text = format!("{}\n{state}", std::process::id());
+        // In this order the file is never empty. If it cannot be written, clients wait as for a
+        // daemon that is starting.
         let _ =
             self.home.write_all_at(text.as_bytes(), 0).and_then(|()| self.home.set_len(text.len() as u64));
     }
 }
 
-/// Makes the directories and claims them. None if another daemon has the home.
+/// Creates the directories and locks them. None if another daemon has the home.
 pub(crate) fn claim(home: &Path, runtime_dir: &Path) -> Result<Option<Claim>, DirError> {
     make_private("the home", home, belay_protocol::vars::HOME, false)?;
     let Some(home_lock) = lock("the home", &home.join("daemon.lock"))? else { return Ok(None) };
@@ -85,7 +87,8 @@ fn make_private(
     Ok(())
 }
 
-/// Whoever owns the directory above could put another one in the place of ours.
+/// The owner of the parent directory could replace the runtime directory, so it must be this user
+/// or root.
 fn check_above(runtime_dir: &Path) -> Result<(), DirError> {
     let what = "the directory above the runtime directory,";
     let Some(above) = runtime_dir.parent() else { return Ok(()) };
@@ -113,7 +116,7 @@ fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         Err(errno) => return Err(failed(errno.into())),
     }
-    // For people who look; the lock itself is the truth.
+    // Only informative: the lock decides.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(Some(file))
 }

@@ -1,6 +1,7 @@
-//! What a dead shim left behind: its end file, or else its process tree, which is found by every trace of it and among the orphans
-//! that were reparented to the daemon, and killed. Processes of other tasks and of the daemon itself are left alone. Each kill
-//! runs on a thread of its own, so that no search delays it.
+//! Cleanup after a dead shim: reads its end file, or else finds and kills its process tree.
+//! Processes of the tree are found by their traces (session, cgroup, environment) and among the
+//! orphans that were reparented to the daemon. Processes of other tasks and of the daemon itself
+//! are left alone. Each kill runs on its own thread, so that nothing delays it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -23,13 +24,13 @@ use super::workers::run_alone;
 use crate::effect::{LostTask, LostTree, Reaped, WithoutEndFile};
 use crate::input::Input;
 
-/// How long the kill of a lost tree may take before its survivors are named.
+/// How long the kill of a lost tree may take before its survivors are reported.
 const KILL_MS: u64 = 10_000;
 
-/// How long a shim that was killed may take to be dead once its connection is closed.
+/// How long a killed shim may take to exit after its connection was closed.
 const DYING: Duration = Duration::from_secs(10);
 
-/// How often, and after which pauses, a thread for a kill is asked for that cannot be had.
+/// How often, and after which pauses, starting the thread for a kill is retried.
 const KILL_TRIES: usize = 60;
 const KILL_PAUSE: Duration = Duration::from_secs(1);
 
@@ -37,7 +38,8 @@ const KILL_PAUSE: Duration = Duration::from_secs(1);
 const NAMELESS_LOOKS: usize = 20;
 const NAMELESS_PAUSE: Duration = Duration::from_micros(500);
 
-/// Finds out what became of a task whose shim is gone; if there is no end file and that is asked for, kills its tree.
+/// Finds out how a task ended whose shim is gone. If there is no end file and the caller requests
+/// it, kills its tree.
 pub(crate) fn reap(hub: &Rc<Hub>, lost: LostTask) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
@@ -80,8 +82,8 @@ async fn kill(hub: &Rc<Hub>, task: &str, tree: &LostTree) -> (u64, Vec<SurvivorI
     killed.unwrap_or_default()
 }
 
-/// Removes what an idle shim would have removed at its exit, as soon as it is dead. A live one does so itself: it may hold the
-/// end of a task for the next daemon.
+/// Removes the socket and cgroup of an idle shim once it is dead. A live shim removes them itself:
+/// it may hold the end of a task for the next daemon.
 pub(crate) fn clear(hub: &Rc<Hub>, name: &str, process: ProcessId, cgroup: Option<PathBuf>) {
     let socket = hub.recipe.socket(name);
     let cgroup = cgroup.or_else(|| hub.recipe.cgroup_base.as_ref().map(|base| base.join(name)));
@@ -108,7 +110,7 @@ async fn death_of(process: ProcessId) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel refuses to remove one with a process in it.
+/// Removes a cgroup if it is empty: the kernel refuses to remove one that contains a process.
 fn remove_empty(cgroup: Option<&Path>) {
     let _ = cgroup.map(|path| Cgroup::open(path).and_then(Cgroup::remove));
 }
@@ -120,7 +122,7 @@ fn find_and_kill(task: &str, lost: &LostTree, others: &Others) -> (u64, Vec<Surv
     let find = || {
         let leader = lost.leader.map(identity);
         let mut found = process::find_lost(identity(lost.shim), leader, lost.cgroup.as_deref(), &marker);
-        // Most orphans of the daemon have left a trace, too: each counts once.
+        // Most orphans of the daemon are found by a trace, too: each is counted once.
         let known: HashSet<Identity> = found.iter().map(|process| process.identity).collect();
         found.extend(others.orphans().into_iter().filter(|orphan| !known.contains(&orphan.identity)));
         seen.borrow_mut().extend(found.iter().map(|process| process.identity));
@@ -139,7 +141,8 @@ fn find_and_kill(task: &str, lost: &LostTree, others: &Others) -> (u64, Vec<Surv
     (found as u64, named.collect())
 }
 
-/// The command line of a process that shows none, a moment later: during an exec it has none.
+/// The command line of a process, read again if it is empty: during an exec it is empty for a
+/// moment.
 fn settled_command(child: &ProcessInfo) -> String {
     let mut command = child.command.clone();
     for _ in 0..NAMELESS_LOOKS {
@@ -153,16 +156,17 @@ fn settled_command(child: &ProcessInfo) -> String {
     command
 }
 
-/// What the search for one task's orphans leaves alone.
+/// The processes that the search for one task's orphans must leave alone.
 struct Others {
     /// The task whose orphans are searched for, and the name of its cgroup.
     task: String,
     cgroup: Option<String>,
     /// All other shims: live ones, those not yet known to be dead, and those whose trees are being killed at the same time.
     shims: Vec<i32>,
-    /// How the command lines of the daemon's own children begin, also before they have executed their program.
+    /// The beginnings of the command lines of the daemon's own children, before and after their
+    /// exec.
     own_words: Vec<String>,
-    /// What stands before the name of a task's cgroup.
+    /// The part of a cgroup path before the name of a task's cgroup.
     base: Option<String>,
 }
 
@@ -190,7 +194,7 @@ impl Others {
         let strays: Vec<i32> = children
             .iter()
             .filter(|child| child.ppid == own && !self.is_ours(child) && !self.is_of_another(child))
-            // A dying process does not show whose it is: it would be counted by every search.
+            // A dying process shows no trace of its task: every search would count it.
             .filter(|child| !process::is_leaving(child.identity))
             .map(|child| child.identity.pid)
             .collect();
@@ -205,13 +209,14 @@ impl Others {
         found
     }
 
-    /// A shim or a parser, or one that is being started.
+    /// Whether a process is a shim or a parser, or is being started as one.
     fn is_ours(&self, child: &ProcessInfo) -> bool {
         let is_own = |command: &str| self.own_words.iter().any(|words| command.starts_with(words.as_str()));
         self.shims.contains(&child.identity.pid) || is_own(&child.command) || is_own(&settled_command(child))
     }
 
-    /// Its cgroup counts most; else its session, or its environment.
+    /// Whether a process belongs to another task: decided by its cgroup, or else by its session or
+    /// its environment.
     fn is_of_another(&self, child: &ProcessInfo) -> bool {
         let pid = child.identity.pid;
         let place = self.base.as_ref().zip(process::cgroup_of(pid));

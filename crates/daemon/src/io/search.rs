@@ -1,6 +1,6 @@
-//! `output/search` beside the core: line by line over a task's log, bounded a call, without splitting what it filters.
-//! An answer ends between two lines, and its cursor says between which: what pages show together does not depend on
-//! where they end.
+//! `output/search` on a worker thread: searches a task's log line by line, one bounded page for
+//! each call. A page ends between two lines, and its cursor is the position of the next page: all
+//! pages together show the same lines, however they are divided.
 
 mod lines;
 mod page;
@@ -26,14 +26,14 @@ use crate::input::{Input, JobId};
 /// The bounds of one call.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// How much of what was asked for it looks through; the answer says where to go on. It must be more than the
-    /// longest lines of a whole context, or a page would end where it began.
+    /// How many bytes one page searches. It must be more than the longest lines of a whole context,
+    /// or a page would end where it began.
     scan_bytes: u64,
     block_bytes: usize,
     matches: usize,
-    /// A line longer than this is searched and shown in parts, which `logs --help` says.
+    /// A line longer than this is searched and shown in parts (documented in `logs --help`).
     line_bytes: usize,
-    /// What one answer carries at most, if it carries more than one line.
+    /// The largest page in bytes, if it has more than one line.
     answer_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn run(hub: &Rc<Hub>, job: JobId, search: Search) {
         let result = match done {
             Ok(result) => Ok(result),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                Err(RpcError::invalid("pattern", format!("that is no regular expression: {error}")))
+                Err(RpcError::invalid("pattern", format!("invalid regular expression: {error}")))
             }
             Err(error) => {
                 Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
@@ -67,16 +67,17 @@ fn open(search: &Search) -> io::Result<Searched> {
         Some(memory) => LogReader::in_memory(Arc::clone(memory))?,
         None => LogReader::open(&search.dir)?,
     };
-    look_through(&log, search, &LIMITS)
+    search_page(&log, search, &LIMITS)
 }
 
-fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<Searched> {
+fn search_page(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<Searched> {
     let params = &search.params;
-    let wrong = |error: &str| io::Error::new(io::ErrorKind::InvalidInput, error);
-    let pattern = search.pattern.get().map_err(wrong)?;
+    let invalid = |error: &str| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let pattern = search.pattern.get().map_err(invalid)?;
     let mut begin = params.cursor.unwrap_or(SearchCursor { at: params.after, ..SearchCursor::default() });
-    // What is there when the search begins, and no more: a task that writes without pause would let it never end, and
-    // a line that is unfinished on one page would be finished on the next.
+    // Only the output that exists when the search begins: otherwise the search of a task that
+    // writes without pause would never end, and a line that is unfinished on one page would be
+    // finished on the next.
     let until = begin.until.unwrap_or(u64::MAX).min(log.end());
     begin.until = Some(until);
     let bytes = search.ended_bytes.unwrap_or_else(|| log.end());
@@ -88,7 +89,7 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
     let mut resume = SearchCursor { until: None, ..page.settled };
     let finished = page.lines.len();
     if flow.is_continue() {
-        // What has no end yet may still come to match.
+        // An unfinished line may still match when more of it is written.
         [resume.stdout, resume.stderr] = lines.place(until).open;
         resume.at = until;
         flow = lines.cut(until, |whole| page.line(whole, !has_ended));
@@ -110,7 +111,8 @@ fn look_through(log: &LogReader, search: &Search, limits: &Limits) -> io::Result
     Ok(Searched { result, resume })
 }
 
-/// Looks at every line that ends in what is there, or at as many as one page takes.
+/// Searches every line that ends before the end of the search, or as many lines as fit into one
+/// page.
 fn scan(
     log: &LogReader,
     search: &Search,
@@ -132,14 +134,14 @@ fn scan(
         }
         at = slice.next;
         scanned += slice.pieces.iter().map(|piece| piece.data.len() as u64).sum::<u64>();
-        if look_at(slice, until, lines, page).is_break() {
+        if scan_slice(slice, until, lines, page).is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
     Ok(ControlFlow::Continue(()))
 }
 
-fn look_at(slice: Slice, until: u64, lines: &mut Lines, page: &mut Page<'_>) -> ControlFlow<()> {
+fn scan_slice(slice: Slice, until: u64, lines: &mut Lines, page: &mut Page<'_>) -> ControlFlow<()> {
     let mut gaps = slice.gaps.into_iter().filter(|gap| gap[0] < until).peekable();
     for mut piece in slice.pieces.into_iter().filter(|piece| piece.offset < until) {
         while let Some(gap) = gaps.next_if(|gap| gap[0] < piece.offset) {
@@ -151,8 +153,7 @@ fn look_at(slice: Slice, until: u64, lines: &mut Lines, page: &mut Page<'_>) -> 
     gaps.try_for_each(|gap| cross(gap, until, lines, page))
 }
 
-/// A line ends where something was not kept: what stands behind it may be of another line, and nobody wrote the two as
-/// one.
+/// A gap ends a line: the bytes after the gap may belong to another line.
 fn cross([from, to]: Gap, until: u64, lines: &mut Lines, page: &mut Page<'_>) -> ControlFlow<()> {
     lines.cut(from, |whole| page.line(whole, false))?;
     page.gap([from, to.min(until)]);

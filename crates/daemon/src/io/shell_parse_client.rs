@@ -1,5 +1,5 @@
-//! Parsing a shell line beside the core: starts a parser process, sends it the line, and waits for its answer no longer
-//! than a start may be kept waiting.
+//! The daemon's side of parsing a shell line: starts a parser process, sends it the line, and waits
+//! for its answer within a time limit.
 
 use std::ffi::CString;
 use std::io;
@@ -20,17 +20,18 @@ use super::hub::Hub;
 use super::shims::ShimRecipe;
 use crate::input::{Input, JobId};
 
-/// How long a parser may take. It keeps shorter limits itself; this is for one that does not.
+/// How long a parser may take. It has shorter limits of its own; this one is for a parser that
+/// hangs.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// What a parser may use: processor seconds, bytes of memory, and no core file.
+/// Resource limits of a parser: processor seconds, bytes of memory, and no core file.
 const RLIMITS: [Rlimit; 3] = [
     Rlimit { resource: 0, soft: 3, hard: 4 },
     Rlimit { resource: 9, soft: 1 << 30, hard: 1 << 30 },
     Rlimit { resource: 4, soft: 0, hard: 0 },
 ];
 
-/// More than any answer.
+/// The largest answer that is read; every real answer is smaller.
 const ANSWER_BYTES: u64 = 4 * 1024 * 1024;
 
 pub(crate) fn run(hub: &Rc<Hub>, job: JobId, params: ReadParams) {
@@ -47,14 +48,14 @@ async fn parse(hub: &Hub, params: &ReadParams) -> io::Result<ReadResult> {
     let started = hub.workers.spawner.run(move |()| start(&recipe)).await;
     let (stream, parser) = started.map_err(io::Error::other)??;
     let mut stream = UnixStream::from_std(stream)?;
-    let talk = async {
+    let exchange = async {
         stream.write_all(&question).await?;
         stream.shutdown().await?;
         let mut answer = Vec::new();
         stream.take(ANSWER_BYTES).read_to_end(&mut answer).await?;
         Ok::<_, io::Error>(serde_json::from_slice(&answer)?)
     };
-    match tokio::time::timeout(LIMIT, talk).await {
+    match tokio::time::timeout(LIMIT, exchange).await {
         Ok(result) => result,
         Err(late) => {
             // Its children are reparented to the daemon and reaped; they have limits of their own.

@@ -1,5 +1,6 @@
-//! `belay reader`: parses one shell line in a process of its own, with limits, and reports what it means. A line that is too
-//! much for the parser, or for the shell that is asked about it, ends this process and nothing else. It runs no line.
+//! `belay reader`: parses one shell line in a separate process with resource limits, and writes the
+//! verdict. A line that crashes the parser, or the shell that checks it, ends only this process. It
+//! never runs the line.
 
 use std::ffi::CString;
 use std::io::{self, Read as _, Write as _};
@@ -20,19 +21,20 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::linux_host::find_program;
 use crate::tasks::path_of;
 
-/// How long a shell may take over one line.
+/// How long a shell may take to check one line.
 const SHELL_LIMIT: Duration = Duration::from_secs(1);
 
-/// How much of what it complains is read.
-const COMPLAINT_BYTES: usize = 4096;
+/// How much of the shell's error output is read.
+const STDERR_BYTES: usize = 4096;
 
-/// Reads a question from standard input to its end, and writes the answer to standard output. Started by a daemon only.
+/// Reads a request from standard input, and writes the result to standard output. Started by a
+/// daemon only.
 pub fn main() -> ExitCode {
     let answer = || -> io::Result<()> {
-        let mut question = Vec::new();
-        io::stdin().read_to_end(&mut question)?;
+        let mut request = Vec::new();
+        io::stdin().read_to_end(&mut request)?;
         tree::become_subreaper()?;
-        let params: ReadParams = serde_json::from_slice(&question)?;
+        let params: ReadParams = serde_json::from_slice(&request)?;
         serde_json::to_writer(io::stdout(), &read(&params))?;
         io::stdout().flush()
     };
@@ -45,7 +47,8 @@ fn read(params: &ReadParams) -> ReadResult {
     let envp = environment(&params.env);
     let ask = |shell: &Shell, line: &[u8]| ask(shell, line, &envp).unwrap_or(Answer::Unasked);
     let mut reading = Reader::default().read(&params.line.0, &shell, &ask);
-    // The parser says nothing more about a plain line; the caller wants to know whether it would run at all.
+    // The parser does not check a plain line with the shell, but the caller needs to know about
+    // syntax errors.
     if reading.verdict == Verdict::Plain
         && let Answer::Refuses { message } = ask(&shell, &params.line.0)
     {
@@ -65,7 +68,7 @@ fn result(reading: &Reading, shell: Bytes) -> ReadResult {
     ReadResult { verdict, explanation: explain(reading), command, shell, ampersands }
 }
 
-/// The shell by its name, and by what that name leads to.
+/// The shell by its name, with the program that the name resolves to.
 fn shell(named: &Bytes, cwd: Option<&Bytes>, env: &[Bytes]) -> Shell {
     let path = Path::new(named.as_os_str());
     let program = if named.0.contains(&b'/') {
@@ -81,21 +84,22 @@ fn shell(named: &Bytes, cwd: Option<&Bytes>, env: &[Bytes]) -> Shell {
     }
 }
 
-/// The environment that the line will have, without what would make a shell run files first.
+/// The environment of the line, without the variables that make a shell run startup files.
 fn environment(env: &[Bytes]) -> Vec<CString> {
     let name = |entry: &Bytes| entry.0.split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
     let unset = |entry: &&Bytes| !UNSET_FOR_CHECK.iter().any(|unset| unset.as_bytes() == name(entry));
     env.iter().filter(unset).filter_map(|entry| CString::new(entry.0.clone()).ok()).collect()
 }
 
-/// Whether it is a program and not a script, which may do anything with its arguments.
+/// Whether a program is an ELF binary. A script could do anything with its arguments.
 fn is_binary(program: &Path) -> bool {
     let mut magic = [0; 4];
     let read = std::fs::File::open(program).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && magic == *b"\x7fELF"
 }
 
-/// Asks the shell about a line. None if there is no answer, or if it might run the line.
+/// Asks the shell whether it accepts a line. None if there is no answer, or if the shell might run
+/// the line.
 fn ask(shell: &Shell, line: &[u8], envp: &[CString]) -> Option<Answer> {
     if !shell.program().is_absolute() || !is_binary(shell.program()) {
         return None;
@@ -105,7 +109,7 @@ fn ask(shell: &Shell, line: &[u8], envp: &[CString]) -> Option<Answer> {
     let argv = std::iter::once(program).chain(words).chain([line]);
     let argv: Vec<CString> = argv.map(CString::new).collect::<Result<_, _>>().ok()?;
     let null = fds::null().ok()?;
-    let (complaints, stderr) = fds::pipe(COMPLAINT_BYTES).ok()?;
+    let (errors, stderr) = fds::pipe(STDERR_BYTES).ok()?;
     let spec = SpawnSpec {
         argv: &argv,
         envp,
@@ -120,22 +124,22 @@ fn ask(shell: &Shell, line: &[u8], envp: &[CString]) -> Option<Answer> {
     };
     let spawned = spawn(&spec).ok()?;
     drop(stderr);
-    let answer = listen(&spawned, complaints.as_fd());
-    // Whatever it is, nothing of it is left.
+    let answer = read_answer(&spawned, errors.as_fd());
+    // No process of the shell may remain.
     Tree::new(None).kill_until_empty(100).ok()?;
     answer
 }
 
-/// Its complaint and its exit, if both come in time.
-fn listen(spawned: &Spawned, complaints: std::os::fd::BorrowedFd<'_>) -> Option<Answer> {
+/// The error output and exit status of the shell. None if they do not arrive in time.
+fn read_answer(spawned: &Spawned, errors: std::os::fd::BorrowedFd<'_>) -> Option<Answer> {
     let until = Instant::now() + SHELL_LIMIT;
-    let mut said = Vec::new();
-    let mut buffer = [0; COMPLAINT_BYTES];
-    while said.len() < COMPLAINT_BYTES {
-        wait_for(complaints, until)?;
-        match rustix::io::read(complaints, &mut buffer) {
+    let mut text = Vec::new();
+    let mut buffer = [0; STDERR_BYTES];
+    while text.len() < STDERR_BYTES {
+        wait_for(errors, until)?;
+        match rustix::io::read(errors, &mut buffer) {
             Ok(0) => break,
-            Ok(length) => said.extend_from_slice(&buffer[..length]),
+            Ok(length) => text.extend_from_slice(&buffer[..length]),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
             Err(_) => return None,
         }
@@ -144,7 +148,7 @@ fn listen(spawned: &Spawned, complaints: std::os::fd::BorrowedFd<'_>) -> Option<
     let mut reaped = Vec::new();
     Tree::new(None).reap(&mut reaped).ok()?;
     match reaped.iter().find(|dead| dead.pid == spawned.identity.pid)?.exit {
-        Exit::Code(code) => Some(Answer::from_run(code == 0, &said)),
+        Exit::Code(code) => Some(Answer::from_run(code == 0, &text)),
         Exit::Signal { .. } => None,
     }
 }
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_is_known_by_what_its_name_leads_to() {
+    fn shell_dialect_follows_symlink_target() {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("sh");
         std::os::unix::fs::symlink("/bin/bash", &link).unwrap();
@@ -179,7 +183,7 @@ mod tests {
         assert_eq!(by(Path::new("/no/such/dash")), belay_shell::Dialect::Posix);
         let found = shell(&Bytes::from("bash"), None, &params("", "bash").env);
         assert!(found.program().is_absolute(), "{found:?}");
-        // By a relative path it is the one of the directory where it will run.
+        // A relative path is resolved against the working directory of the task.
         let cwd = Bytes::from(dir.path().as_os_str().to_owned());
         assert_eq!(shell(&Bytes::from("./sh"), Some(&cwd), &[]).dialect(), belay_shell::Dialect::Bash);
         assert!(is_binary(Path::new("/bin/bash")) && !is_binary(Path::new("/no/such")));
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_run_files_first_is_left_out_of_the_environment() {
+    fn startup_file_variables_are_removed() {
         let kept = environment(&params("", "bash").env);
         assert_eq!(kept.len(), 1);
         assert!(kept[0].as_bytes().starts_with(b"PATH="), "{kept:?}");

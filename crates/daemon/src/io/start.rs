@@ -1,5 +1,5 @@
-//! Starting a daemon: settings, directories, lock, journal, containment, then the loop. The process that started it is told
-//! when it is ready, or why it is not.
+//! Starting a daemon: settings, directories, lock, journal, containment, then the event loop. It
+//! reports to the process that started it that it is ready, or why it failed.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -34,19 +34,19 @@ const START_MS: u64 = 30_000;
 
 const COULD_NOT_START: u8 = 4;
 
-/// `belay daemon --home DIR --runtime-dir DIR`: ends when a daemon is ready in the background.
+/// `belay daemon --home DIR --runtime-dir DIR`: exits when a daemon is ready in the background.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
-    // Whatever the first command had open is none of a daemon's business, and would stay open with it.
+    // Descriptors inherited from the starting command would stay open as long as the daemon runs.
     let _ = fds::close_from(3);
     let started = directories(args).and_then(|(home, runtime_dir)| {
         let settings = settings(&home)?;
         refuse_inside_task(&home)?;
-        match daemonize().map_err(|error| format!("no daemon could be started: {error}"))? {
+        match daemonize().map_err(|error| format!("the daemon could not be started: {error}"))? {
             Forked::Parent(child) => match child.wait(START_MS) {
                 Ok(text) if text == READY => Ok(()),
                 Ok(text) if text.is_empty() => Err("the daemon died while starting".to_owned()),
                 Ok(text) => Err(text),
-                Err(error) => Err(format!("the daemon does not get ready: {error}")),
+                Err(error) => Err(format!("the daemon did not become ready: {error}")),
             },
             Forked::Child(ready) => be_daemon(settings, &home, &runtime_dir, ready),
         }
@@ -62,7 +62,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 const READY: &str = "ready";
 
-/// Reads and checks the settings: a wrong one is reported before anything is started.
+/// Reads and checks the settings: an invalid setting is reported before the daemon forks.
 fn settings(home: &Path) -> Result<Settings, String> {
     let path = home.join(vars::CONFIG_FILE);
     let found = settings_file::read(&path)
@@ -71,7 +71,7 @@ fn settings(home: &Path) -> Result<Settings, String> {
     Settings::read(home, &found, get).map_err(|error| error.to_string())
 }
 
-/// A daemon that a task started would be in the task's tree, and die with it.
+/// A daemon started by a task would be in the task's process tree and would end with the task.
 fn refuse_inside_task(home: &Path) -> Result<(), String> {
     let own_task = std::env::var_os(vars::TASK_HOME).is_some_and(|of| Path::new(&of) == home);
     if own_task {
@@ -99,13 +99,15 @@ fn directories(mut args: impl Iterator<Item = OsString>) -> Result<(PathBuf, Pat
 }
 
 fn be_daemon(settings: Settings, home: &Path, runtime_dir: &Path, ready: ReadyPipe) -> Result<(), String> {
-    // Files of the daemon are for this user alone, and for this user fully, whatever the umask of the starting process is.
+    // The daemon's files are private to this user, independent of the umask of the starting
+    // process.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    // Before anything else is opened: without it, or where the kernel refuses it, a spawn copies the whole descriptor table.
+    // Before anything else is opened. If the kernel refuses it, every spawn copies the whole
+    // descriptor table.
     let _slots = belay_os::slots::reserve().ok();
     match prepare(settings, home, runtime_dir) {
         Ok(None) => {
-            // Another daemon has the home: the starting process gets what it asked for.
+            // Another daemon already serves this home, which is what the starting process needs.
             let _ = ready.tell(READY);
             Ok(())
         }
@@ -133,7 +135,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         return Ok(None);
     };
     let log = daemon_log::install(home, settings.log_levels());
-    signal::survive_file_limit().map_err(|error| format!("no signal can be blocked: {error}"))?;
+    signal::survive_file_limit().map_err(|error| format!("signals cannot be blocked: {error}"))?;
     let before: Option<Rlimit> = fds::raise_nofile().ok();
     shims::become_subreaper().map_err(|error| format!("the daemon cannot become a subreaper: {error}"))?;
     let opened = belay_journal::open(home).map_err(|error| explain(&error))?;
@@ -143,7 +145,7 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         hook_env: hook_env(),
         ..Config::new(home.to_owned(), runtime_dir.to_owned(), containment.clone(), settings)
     };
-    // As many as it was allowed to have, it has now.
+    // The soft limit was raised to the hard limit.
     let config = config.within(before.map_or(u64::MAX, |before| before.hard));
     let host = LinuxHost { crash_at: crash_at(), user: OnceCell::new() };
     let mut core = Core::new(host, config, buffer, loaded, now());
@@ -161,10 +163,10 @@ fn prepare(settings: Settings, home: &Path, runtime_dir: &Path) -> Result<Option
         core.notice(message, "it and its tasks are part of that task: they keep it running, and end with it");
     }
     let socket = runtime_dir.join("daemon.sock");
-    let listener =
-        bind(&socket).map_err(|error| format!("the socket {} cannot be made: {error}", socket.display()))?;
-    let program =
-        std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let listener = bind(&socket)
+        .map_err(|error| format!("the socket {} cannot be created: {error}", socket.display()))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("the path of this program cannot be determined: {error}"))?;
     let recipe = ShimRecipe {
         program: CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?,
         socket_dir: runtime_dir.join("s"),
@@ -178,34 +180,37 @@ impl Prepared {
     fn run(self, ready: ReadyPipe) -> Result<(), String> {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().max_blocking_threads(Workers::POOL_THREADS).build();
-        let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
+        let runtime = runtime.map_err(|error| format!("the event loop cannot be created: {error}"))?;
         let Self { core, store, reader, recipe, listener, socket, claim } = self;
         let local = tokio::task::LocalSet::new();
         let result = local.block_on(&runtime, async {
             let listener = Listener::new(listener, socket.clone()).map_err(|error| error.to_string())?;
-            let workers = Workers::start(store, reader).map_err(|error| format!("no threads: {error}"))?;
-            let hub = Hub::new(core, recipe, workers).map_err(|error| format!("no timer: {error}"))?;
-            let tell = || {
-                claim.says_serving(true);
+            let workers = Workers::start(store, reader)
+                .map_err(|error| format!("the worker threads cannot be started: {error}"))?;
+            let hub = Hub::new(core, recipe, workers)
+                .map_err(|error| format!("the timer cannot be created: {error}"))?;
+            let on_ready = || {
+                claim.set_serving(true);
                 let _ = ready.tell(READY);
             };
-            hub.run(listener, tell).await;
+            hub.run(listener, on_ready).await;
             Ok::<(), String>(())
         });
-        claim.says_serving(false);
-        // While the lock is held: a new daemon's socket is never removed by an old one.
+        claim.set_serving(false);
+        // While the lock is held, so that the socket of a new daemon is never removed.
         let _ = std::fs::remove_file(&socket);
         result
     }
 }
 
-/// Where tests of recovery want this daemon to end itself.
+/// The point at which recovery tests make this daemon crash.
 fn crash_at() -> Option<CrashAt> {
     let value = std::env::var_os(vars::CRASH_AT)?;
     Some(CrashAt::parse(&value.to_string_lossy()))
 }
 
-/// The daemon's own environment, which was cleaned of the starting process's variables, and what every command needs.
+/// The environment of hooks: the daemon's own, without the variables of the starting process, with
+/// PATH and HOME.
 fn hook_env() -> Vec<Bytes> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env: BTreeMap<OsString, OsString> =

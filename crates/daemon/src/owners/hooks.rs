@@ -1,6 +1,6 @@
-//! Hooks: commands that run when a task has ended. A hook is stored in the same commit as the end it belongs to; its run is a
-//! task like others, and the stored hook is removed with that task's own end. So there is no instant at which a crash of the
-//! daemon could lose a hook or run it twice.
+//! Hooks: commands that run when a task has ended. A hook is stored in the same commit as the end
+//! that triggers it; its run is an ordinary task, and the stored hook is removed in the same commit
+//! as that task's end. So a crash of the daemon neither loses a hook nor runs it twice.
 
 use std::collections::BTreeMap;
 
@@ -22,16 +22,17 @@ use crate::runtime::{Core, Phase};
 use crate::settings;
 use crate::tasks::{Place, StoredTask, TaskEnded};
 
-/// The kind of their documents in the journal.
+/// The kind of a hook's document in the journal.
 const DOC_KIND: &str = "hook";
 
-/// A task's part in a hook. Neither part has hooks itself: else there would be no end of them.
+/// A task's part in a hook. A task with either part triggers no hooks, so that hooks cannot trigger
+/// hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HookPart {
     /// The run of the hook with this key.
     Run(String),
-    /// Started by one.
+    /// Started by the run of a hook.
     Below,
 }
 
@@ -42,29 +43,30 @@ struct HookDoc {
     task: String,
     command: Command,
     cwd: Bytes,
-    /// What its environment says about the task.
+    /// The variables that describe the task to the hook.
     facts: BTreeMap<String, String>,
-    /// How often it was started.
+    /// The number of attempts to start it.
     tries: u32,
-    /// The session and lineage of the task, if its own caller wants the hook: it runs there, too.
+    /// The session and lineage of the run, for a hook of the task's own caller. None for a hook of
+    /// the settings.
     #[serde(default)]
     place: Option<(String, Vec<String>)>,
 }
 
-/// Hooks that wait for their run or are running, by the key of their document.
+/// Hooks that are waiting or running, by the key of their document.
 #[derive(Debug, Default)]
 pub(crate) struct Hooks {
     waiting: BTreeMap<String, HookDoc>,
     running: BTreeMap<String, HookDoc>,
 }
 
-/// Checks the line of a hook.
+/// Checks the command line of a hook.
 pub(crate) fn check(line: Option<&str>) -> Result<(), RpcError> {
     match line {
         Some(line) if line.trim().is_empty() => Err(RpcError::invalid("notify", "the line is empty")
-            .hint("leave it out, or give it a line for the shell")),
+            .hint("leave it out, or give a line for the shell")),
         Some(line) if line.contains('\0') => {
-            Err(RpcError::invalid("notify", "there is a zero byte in the line"))
+            Err(RpcError::invalid("notify", "the line contains a zero byte"))
         }
         Some(line) if line.len() > bounds::HOOK_LINE_BYTES => {
             let message = format!("the line is longer than {} bytes", bounds::HOOK_LINE_BYTES);
@@ -75,7 +77,8 @@ pub(crate) fn check(line: Option<&str>) -> Result<(), RpcError> {
 }
 
 impl<H: Host> Core<H> {
-    /// A task has ended: its hooks are stored in the same commit. If it was the run of a hook, that one is done.
+    /// A task has ended: stores its hooks in the same commit. If the task was the run of a hook,
+    /// that hook is done.
     pub(crate) fn enqueue_hooks(&mut self, ended: &TaskEnded) {
         let stored = ended.stored();
         match &stored.doc.hook {
@@ -108,20 +111,21 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A run that certainly never began, for want of a shim, is repeated; any other has been run.
+    /// A run that never began, because no shim could be started, is repeated. Any other run counts
+    /// as done.
     fn hook_run_ended(&mut self, key: &str, end: Option<&EndRecord>) {
         let never_began = end
             .is_some_and(|end| matches!(&end.end, End::Spawn { error } if error.stage == StartStage::Holder));
         let Some(doc) = self.hooks.running.remove(key) else { return self.store_hook(key, None) };
         if never_began && doc.tries < bounds::HOOK_TRIES {
-            tracing::info!(hook = key, tries = doc.tries, "hook was not started: it is tried again");
+            tracing::info!(hook = key, tries = doc.tries, "hook was not started: retrying");
             self.hooks.waiting.insert(key.to_owned(), doc);
             return;
         }
         if never_began {
             self.ctx.notice(
                 format!("the hook of task {key} could not be started"),
-                "belay ps -a shows the tries",
+                "belay ps -a shows the attempts",
             );
         }
         self.store_hook(key, None);
@@ -133,21 +137,23 @@ impl<H: Host> Core<H> {
         self.ctx.journal.put_doc(DOC_KIND, key, body);
     }
 
-    /// What an earlier daemon has left to be run.
+    /// Loads the hooks that an earlier daemon stored and did not finish.
     pub(crate) fn load_hooks(&mut self, loaded: &mut Loaded) {
         for (key, body) in loaded.docs.remove(DOC_KIND).unwrap_or_default() {
             match serde_json::from_str(&body) {
                 Ok(doc) => drop(self.hooks.waiting.insert(key, doc)),
                 Err(error) => {
-                    self.ctx
-                        .notice(format!("the hook of task {key} cannot be read: {error}"), "it is not run");
+                    self.ctx.notice(
+                        format!("the hook of task {key} cannot be read: {error}"),
+                        "the hook is dropped",
+                    );
                     self.store_hook(&key, None);
                 }
             }
         }
     }
 
-    /// A live task of an earlier daemon may be the run of a hook.
+    /// Marks a hook as running if an adopted task is its run.
     pub(crate) fn hook_run_adopted(&mut self, stored: &StoredTask) {
         if let Some(HookPart::Run(key)) = &stored.doc.hook
             && let Some(doc) = self.hooks.waiting.remove(key)
@@ -156,13 +162,14 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// What a task inherits of its parent's part in a hook.
+    /// The part in a hook that a task inherits from its parent.
     pub(crate) fn hook_part_below(&self, parent: Option<&str>) -> Option<HookPart> {
         let parent = parent.and_then(|parent| self.tasks.get(parent))?;
         parent.stored().doc.hook.as_ref().map(|_| HookPart::Below)
     }
 
-    /// Starts waiting hooks, as many at once as is allowed. A daemon that leaves, leaves them to the next.
+    /// Starts waiting hooks, up to the bound. A daemon that is about to exit leaves them to the
+    /// next daemon.
     pub(crate) fn start_hooks(&mut self) {
         let is_serving = self.ctx.phase == Phase::Serving;
         if self.hooks.waiting.is_empty() || !is_serving || self.ctx.journal.is_retrying() {
@@ -184,7 +191,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The start is recorded with how often it was tried; only then it goes to a shim.
+    /// Records the start with its number of attempts, and then sends it to a shim.
     fn start_hook(&mut self, key: &str) -> Result<(), RpcError> {
         let Some(hook) = self.hooks.waiting.get(key) else { return Ok(()) };
         let doc = HookDoc { tries: hook.tries + 1, ..hook.clone() };
@@ -209,14 +216,14 @@ impl<H: Host> Core<H> {
     }
 
     fn hook_params(&self, key: &str, doc: &HookDoc) -> StartParams {
-        let is_there = self.ctx.host.is_dir(std::path::Path::new(doc.cwd.as_os_str()));
+        let cwd_exists = self.ctx.host.is_dir(std::path::Path::new(doc.cwd.as_os_str()));
         let token = match doc.tries {
             1 => format!("{DOC_KIND}:{key}"),
             n => format!("{DOC_KIND}:{key}:{n}"),
         };
         StartParams {
             command: doc.command.clone(),
-            cwd: if is_there { doc.cwd.clone() } else { Bytes::from("/") },
+            cwd: if cwd_exists { doc.cwd.clone() } else { Bytes::from("/") },
             env: self.ctx.config.hook_env.clone(),
             set_env: doc
                 .facts
@@ -236,7 +243,8 @@ impl<H: Host> Core<H> {
             on_disconnect: OnDisconnect::default(),
             ttl_ms: Some(bounds::HOOK_TTL_MS),
             silence_ms: None,
-            // The settings' limits for every task do not apply to the person's own hooks; a session's apply to its own.
+            // The default limits of the settings do not apply to hooks of the settings. A session's
+            // limits apply to its hooks.
             no_limits: if doc.place.is_none() {
                 vec![NoLimit::Timeout, NoLimit::Silence]
             } else {
@@ -246,7 +254,7 @@ impl<H: Host> Core<H> {
             output_limit_bytes: None,
             budgets: Budgets::default(),
             notify: None,
-            // A caller that has used this very token before has no hold on the hook.
+            // A caller that has already used this token must not prevent the hook from running.
             token: Some(token).filter(|token| self.tasks.by_token(token).is_none()),
             stall: None,
             retries: 0,
@@ -260,15 +268,15 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// A hook of a task's caller belongs where the task belonged, and is bound as it was. A hook of the settings is the person's
-/// own.
+/// A hook of a task's caller runs in the task's session, with the same access rights. A hook of the
+/// settings runs in the standing session.
 fn hook_place(doc: &HookDoc) -> Place {
     let parent = Some(doc.task.clone());
     let (session, lineage) = doc.place.clone().unwrap_or_else(|| (STANDING.to_owned(), Vec::new()));
     Place { session, parent, lineage }
 }
 
-/// What the environment of a hook says about the task; what is not known is left out.
+/// The variables that describe the task to its hook. Unknown values are left out.
 fn facts(task: &TaskInfo) -> BTreeMap<String, String> {
     let outcome = task.outcome.as_ref();
     let receipt = outcome.and_then(Outcome::receipt);
@@ -293,12 +301,12 @@ fn facts(task: &TaskInfo) -> BTreeMap<String, String> {
         ("REASON", reason.map(str::to_owned)),
         ("ACTOR", actor.map(str::to_owned)),
     ];
-    let told =
+    let known =
         all.into_iter().filter_map(|(name, value)| Some((format!("{}{name}", vars::TASK_FACT), cut(value?))));
-    told.collect()
+    known.collect()
 }
 
-/// The kernel takes no variable of any length, and none with a zero byte in it.
+/// The kernel limits the length of a variable and accepts no zero byte in it.
 fn cut(text: String) -> String {
     let mut text = text.replace('\0', "");
     let end = text.floor_char_boundary(bounds::HOOK_FACT_BYTES);

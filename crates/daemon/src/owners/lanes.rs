@@ -1,5 +1,6 @@
-//! Lanes: which task holds each, which tasks are queued for it, and which owners are fenced. Which task gets a lane next is the
-//! model's matter; what follows from it for tasks is here.
+//! Lanes: which task holds each lane, which tasks are queued for it, and which owners are fenced
+//! from it. The model decides which task gets a lane next; this module starts and stops the tasks
+//! accordingly.
 
 mod fences;
 mod handlers;
@@ -28,8 +29,9 @@ use stored::LaneDoc;
 /// The kind of a lane's document in the journal.
 const DOC_KIND: &str = "lane";
 
-/// In whose name a lane is held: the session, which is one agent's conversation; in the standing session the outermost task; or
-/// the person. Everything started below an owner is started for it.
+/// The owner of a lane's seat: the session, which is one agent's conversation; in the standing
+/// session the outermost task, or else the person. Everything started below an owner is started for
+/// that owner.
 fn owner_of(session: &str, lineage: &[String]) -> String {
     if session == STANDING {
         return lineage.first().map_or_else(|| STANDING.to_owned(), Clone::clone);
@@ -37,7 +39,7 @@ fn owner_of(session: &str, lineage: &[String]) -> String {
     session.to_owned()
 }
 
-/// What a start changes about its lane, before that is durable.
+/// The change that a start makes to its lane, before it is durable.
 #[derive(Debug)]
 pub(crate) struct Entering {
     name: String,
@@ -52,16 +54,16 @@ impl Entering {
     }
 }
 
-/// Lanes that are held, awaited or fenced, and the last idle ones.
+/// Lanes with a holder, a queue or a fence, and the most recent idle lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     all: Table<String, Lane>,
-    /// Idle lanes by their generation: the oldest are forgotten first.
+    /// Idle lanes by generation: the oldest are removed first.
     idle: BTreeSet<(u64, String)>,
 }
 
 impl Lanes {
-    /// The place of a queued task: 1 is next.
+    /// The position of a task in the queue: 1 is next.
     pub(crate) fn place_of(&self, stored: &StoredTask) -> Option<u64> {
         let lane = self.all.get(&stored.doc.lane.as_ref()?.name)?;
         let at = lane.queue.iter().position(|waiting| waiting.claim.task == stored.id)?;
@@ -75,7 +77,7 @@ impl Lanes {
         self.reindex(&name);
     }
 
-    /// Changes a lane and brings the index of idle ones up to date.
+    /// Changes a lane and updates the index of idle lanes.
     fn update<R>(&mut self, name: &str, change: impl FnOnce(&mut Lane) -> R) -> Option<R> {
         let lane = self.all.get_mut(name)?;
         self.idle.remove(&(lane.generation, name.to_owned()));
@@ -98,7 +100,7 @@ impl<H: Host> Core<H> {
                 Ok(doc) => self.load_lane(name, doc),
                 Err(error) => self.ctx.notice(
                     format!("the record of lane {name} cannot be read: {error}"),
-                    "it is taken as free",
+                    "the lane is treated as free",
                 ),
             }
         }
@@ -122,7 +124,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The tasks of the earlier daemon are adopted: seats of tasks that are gone are free, and the next in line starts.
+    /// Called once the tasks of the earlier daemon are adopted: frees the seats of tasks that are
+    /// gone, and starts the next task in each queue.
     pub(crate) fn resume_lanes(&mut self) {
         let busy = self.lanes.all.iter().filter(|(_, lane)| !lane.is_idle());
         let names: Vec<String> = busy.map(|(name, _)| name.clone()).collect();
@@ -133,7 +136,7 @@ impl<H: Host> Core<H> {
                 lane.queue.retain(|waiting| waits(&waiting.claim.task));
                 let Some(Holding { claim, blocked: None }) = lane.holder.clone() else { return None };
                 if waits(&claim.task) {
-                    // It was granted the seat, and its shim has not heard of it.
+                    // It was granted the seat, but its shim has not received the admission.
                     return Some(claim.task);
                 }
                 if !tasks.contains(&claim.task) {
@@ -150,7 +153,8 @@ impl<H: Host> Core<H> {
 
     fn store_lane(&mut self, name: &str) {
         if self.lanes.all.get(name).is_some_and(Lane::is_idle) {
-            // The last generation of an idle lane is remembered, for a caller that shows one.
+            // The last generation of an idle lane is kept, for callers that claim with a
+            // generation.
             self.forget_idle_lanes();
         }
         let Some(lane) = self.lanes.all.get(name) else { return };
@@ -169,7 +173,7 @@ impl<H: Host> Core<H> {
 
     // --- entering ---
 
-    /// Asks for a seat for a task that is about to be recorded.
+    /// Claims a seat for a task that is about to be recorded.
     pub(crate) fn enter_lane(
         &self,
         caller: &Caller,
@@ -196,7 +200,7 @@ impl<H: Host> Core<H> {
         }
         let bound = bounds::LANE_QUEUE;
         if lane.queue.len() >= bound {
-            let message = format!("{bound} tasks wait for lane {} already", params.name);
+            let message = format!("{bound} tasks are queued for lane {}, which is the limit", params.name);
             return Err(RpcError::new(ErrorKind::Busy, message).field("lane"));
         }
         let claim = Claim { task: stored.id.clone(), owner: owner.clone(), since_ms: self.ctx.now.wall_ms };
@@ -205,8 +209,9 @@ impl<H: Host> Core<H> {
         Ok(Entering { name: params.name.clone(), lane, seat })
     }
 
-    /// Whether a scope may see the task that holds or awaits a lane. A holder that has ended blocks its lane with what is left
-    /// of it, and is shown to people, and to callers as long as it is remembered.
+    /// Whether a scope may see the task that holds a lane or is queued for it. A holder that has
+    /// ended and blocks its lane is always shown to people, and to other callers as long as the
+    /// task is in memory.
     fn covers_holder(&self, scope: &Scope, task: &str) -> bool {
         let stored = self.tasks.get(task).map(Task::stored).or_else(|| self.tasks.recent(task));
         stored.map_or(*scope == Scope::Person, |stored| scope.covers_task(stored))
@@ -214,21 +219,22 @@ impl<H: Host> Core<H> {
 
     /// Replacing is stopping: a caller that may not stop a task may not replace it either.
     fn check_may_replace(&self, scope: &Scope, name: &str, lane: &Lane) -> Result<(), RpcError> {
-        let goes = lane.queue.iter().filter(|waiting| waiting.replaces).map(|waiting| &waiting.claim.task);
+        let replaced =
+            lane.queue.iter().filter(|waiting| waiting.replaces).map(|waiting| &waiting.claim.task);
         let holder = lane.holder.as_ref().filter(|holding| holding.blocked.is_none());
-        let mut goes = goes.chain(holder.map(|holding| &holding.claim.task));
+        let mut replaced = replaced.chain(holder.map(|holding| &holding.claim.task));
         let is_foreign =
             |task: &String| self.tasks.get(task).is_some_and(|task| !scope.covers_task(task.stored()));
-        if goes.any(is_foreign) {
+        if replaced.any(is_foreign) {
             let message = format!("lane {name} is held by a task that is not yours to stop");
             return Err(RpcError::new(ErrorKind::NotPermitted, message)
                 .field("lane")
-                .hint(format!("wait for your turn: {name}:queue")));
+                .hint(format!("queue for it: {name}:queue")));
         }
         Ok(())
     }
 
-    /// Records what the start changes about its lane, behind `task.created`.
+    /// Records the change of the lane, after `task.created`.
     pub(crate) fn record_entering(&mut self, stored: &mut StoredTask, entering: &mut Entering) {
         let Entering { name, lane, seat } = entering;
         let generation = self.ctx.journal.next_event();
@@ -251,7 +257,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The start is durable: the lane is as was recorded, and the tasks that have to go are stopped.
+    /// The start is durable: applies the recorded change to the lane, and stops the tasks that are
+    /// replaced.
     pub(crate) fn entered_lane(&mut self, caller: &Caller, id: &str, entering: Entering) {
         let Entering { name, lane, seat } = entering;
         self.lanes.set(name.clone(), lane);
@@ -260,7 +267,7 @@ impl<H: Host> Core<H> {
         let reason = format!("replaced in lane {name} by {id}");
         for task in gives_way.into_iter().chain(stop) {
             let order = StopOrder::new(Level::Terminate, self.actor(caller, None), Some(&reason));
-            // An owner that replaces its own task goes on with the lane.
+            // An owner that replaces its own task is not fenced.
             if self.tasks.get(&task).and_then(|task| owner_in(task.stored())) != own {
                 self.fence_owner(caller, &task, &order);
             }
@@ -270,8 +277,8 @@ impl<H: Host> Core<H> {
 
     // --- leaving ---
 
-    /// A task has ended: its seat is free, unless some of its processes live on, and the next in line starts. In the same
-    /// commit as the end.
+    /// A task has ended: frees its seat, unless some of its processes survived, and starts the next
+    /// task in the queue. In the same commit as the end.
     pub(crate) fn leave_lane(&mut self, ended: &TaskEnded) {
         let stored = ended.stored();
         let Some(seat) = &stored.doc.lane else { return };
@@ -296,7 +303,7 @@ impl<H: Host> Core<H> {
         self.grant_lane(&seat.name);
     }
 
-    /// Gives a free lane to the next in line. In any case the lane is stored as it is now.
+    /// Grants a free lane to the next task in the queue. Stores the lane in any case.
     fn grant_lane(&mut self, name: &str) {
         let generation = self.ctx.journal.next_event();
         let granted = self.lanes.update(name, |lane| lane.grant(generation));

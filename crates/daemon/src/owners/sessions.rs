@@ -1,5 +1,5 @@
-//! Sessions: who holds which, when their leases run out, what their end does to their tasks, and whether any work is left in
-//! them. How a lease moves from one state to the next is the model's matter.
+//! Sessions: their holders, their leases, what happens to their tasks at their end, and whether
+//! they are drained. The state machine of a lease is in the model.
 
 mod completions;
 mod handlers;
@@ -30,7 +30,7 @@ struct SessionDoc {
     number: u64,
     name: Option<String>,
     parent: Option<String>,
-    /// Everything above it, from the outermost in.
+    /// The sessions and tasks above it, outermost first.
     lineage: Vec<String>,
     hold: Hold,
     on_end: OnEnd,
@@ -56,7 +56,7 @@ pub(crate) struct Session {
     due: Option<TimerKey>,
     /// The connections that hold it.
     holders: BTreeSet<ClientId>,
-    /// Completions that its client has not acknowledged, by the number of their event.
+    /// Completions that its client has not acknowledged, by event number.
     completions: BTreeMap<u64, String>,
 }
 
@@ -120,7 +120,7 @@ impl Session {
     }
 }
 
-/// The standing session, the open ones, and the last that have ended.
+/// The standing session, the open sessions, and the most recently ended sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: Table<String, Session>,
@@ -134,21 +134,22 @@ pub(crate) struct Sessions {
     open_below: HashMap<String, usize>,
     /// Sessions whose lease or grace period is running.
     running: BTreeSet<String>,
-    /// Ended sessions, the one to be forgotten first at the front.
-    ended: BTreeSet<Worth>,
+    /// Ended sessions in the order in which they are removed.
+    ended: BTreeSet<RemovalOrder>,
     acknowledged: Acknowledged,
 }
 
-/// What an ended session is worth keeping for: outermost ones longest, then those with something to report, then the newest.
+/// The order in which ended sessions are removed: outermost sessions last, then sessions with
+/// completions, then the newest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Worth {
+struct RemovalOrder {
     is_outermost: bool,
     has_completions: bool,
     number: u64,
     id: String,
 }
 
-impl Worth {
+impl RemovalOrder {
     fn of(id: &str, session: &Session) -> Self {
         Self {
             is_outermost: session.doc.lineage.is_empty(),
@@ -164,12 +165,13 @@ impl Sessions {
         self.all.get(id)
     }
 
-    /// Whether a lease or a grace period is running: the daemon does not exit for idleness then.
+    /// Whether a lease or a grace period is running. If so, the daemon does not exit when idle.
     pub(crate) fn has_running_lease(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// The sessions that a text may mean: by id, by the beginning of an id, or by the name of an open one.
+    /// The sessions that a text may refer to: by id, by the prefix of an id, or by the name of an
+    /// open session.
     pub(crate) fn candidates(&self, text: &str) -> Vec<String> {
         let mut found: BTreeSet<String> = BTreeSet::new();
         if self.all.contains_key(text) {
@@ -233,7 +235,7 @@ impl Sessions {
         }
     }
 
-    /// Changes a session and brings the indexes up to date.
+    /// Changes a session and updates the indexes.
     fn update<R>(&mut self, id: &str, change: impl FnOnce(&mut Session) -> R) -> Option<R> {
         self.unindex(id);
         let result = self.all.get_mut(id).map(change);
@@ -248,7 +250,8 @@ impl Sessions {
         }
     }
 
-    /// A connection has ended: the sessions that it was the last to hold.
+    /// Removes a closed connection from its sessions. Returns the sessions that have no holder
+    /// left.
     fn drop_holder(&mut self, client: ClientId) -> Vec<String> {
         let held = self.by_holder.take(&client);
         let is_lost = |id: &String| {
@@ -281,7 +284,7 @@ impl Sessions {
             self.running.insert(id.to_owned());
         }
         if session.is_ended() {
-            self.ended.insert(Worth::of(id, session));
+            self.ended.insert(RemovalOrder::of(id, session));
         }
     }
 
@@ -301,6 +304,6 @@ impl Sessions {
             self.by_name.remove(name, id);
         }
         self.running.remove(id);
-        self.ended.remove(&Worth::of(id, session));
+        self.ended.remove(&RemovalOrder::of(id, session));
     }
 }

@@ -1,8 +1,10 @@
-//! Who may do what. Every connection acts in somebody's name: a person, a session, or a task. A person sees all of their tasks;
-//! a session or a task sees, starts below itself and stops what is below it, and nothing else.
+//! Access rights. Every connection has a scope: a person, a session, or a task. A person sees all
+//! of their tasks. A session or a task sees and stops only what is below it, and starts tasks only
+//! below itself.
 //!
-//! A process inside a task acts as that task, whatever it says of itself: the process that connected is examined. A token only
-//! ever narrows, or acts for a session or task from outside.
+//! A process inside a task always has the scope of that task: the process that connected is
+//! examined. A token can only narrow that scope; from outside any task, it selects a session or a
+//! task to act for.
 
 use belay_protocol::daemon::ScopeInfo;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -15,7 +17,7 @@ use crate::keyed_hash;
 use crate::runtime::Core;
 use crate::tasks::StoredTask;
 
-/// In whose name a connection acts.
+/// For whom a connection acts: a person, a session, or a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Person,
@@ -24,7 +26,8 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    /// What something has to be below to be visible. None for a person, who sees everything.
+    /// The session or task that everything visible is below. None for a person, who sees
+    /// everything.
     pub(crate) fn id(&self) -> Option<&str> {
         match self {
             Self::Person => None,
@@ -32,7 +35,7 @@ impl Scope {
         }
     }
 
-    /// Whether something with this id and lineage is within it.
+    /// Whether a task or session with this id and lineage is within the scope.
     pub(crate) fn covers(&self, id: &str, lineage: &[String]) -> bool {
         self.id().is_none_or(|own| own == id || lineage.iter().any(|above| above == own))
     }
@@ -50,22 +53,23 @@ impl Scope {
     }
 }
 
-/// Where the process that made a connection is.
+/// Where the process that opened a connection runs: inside a task or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Outside,
     Inside(String),
-    /// It belongs to a task, and which one is not known: the shim of that task has just been killed.
+    /// Inside a task that is not known, because its shim has just been killed.
     Unknown,
 }
 
-/// A token names its owner and proves it: the id, a dot, and a secret.
+/// A token identifies its owner and proves it: the id, a dot, and a secret.
 pub(crate) fn make_token(id: &str, secret: &[u8]) -> String {
     format!("{id}.{}", keyed_hash::hex(secret))
 }
 
 impl<H: Host> Core<H> {
-    /// The innermost task that one of these processes is the shim of; innermost first.
+    /// Finds the innermost task whose shim is among these processes, which are ordered from the
+    /// innermost out.
     pub(super) fn origin(&self, ancestors: &[i32], in_task: bool) -> Origin {
         match ancestors.iter().find_map(|pid| self.shims.task_of_pid(*pid)) {
             Some(task) => Origin::Inside(task.to_owned()),
@@ -74,7 +78,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The handshake: from now on the connection acts in somebody's name.
+    /// The handshake: sets the scope of the connection.
     pub(crate) fn authenticate(&mut self, client: ClientId, token: Option<&str>) -> Result<Scope, RpcError> {
         let origin = self.requests.client(client).map_or(Origin::Unknown, |client| client.origin.clone());
         let scope = self.scope_for(&origin, token).inspect_err(|error| {
@@ -87,24 +91,25 @@ impl<H: Host> Core<H> {
         Ok(scope)
     }
 
-    /// In whose name a connection acts that comes from there and shows this token.
+    /// The scope of a connection with this origin and this token.
     fn scope_for(&self, origin: &Origin, token: Option<&str>) -> Result<Scope, RpcError> {
         let inside = match (origin, token) {
             (Origin::Outside, None) => return Ok(Scope::Person),
             (Origin::Inside(task), None) => return Ok(Scope::Task(task.clone())),
             (Origin::Unknown, _) => {
-                let message = "this process is of a task whose holder is gone: it can speak for nobody";
-                return Err(RpcError::new(ErrorKind::NotPermitted, message).hint("it is about to be ended"));
+                let message = "this process belongs to a task whose shim is gone, and may not use the daemon";
+                return Err(RpcError::new(ErrorKind::NotPermitted, message)
+                    .hint("the processes of that task are being killed"));
             }
             (Origin::Outside, Some(_)) => None,
             (Origin::Inside(task), Some(_)) => Some(task.as_str()),
         };
         let token = token.unwrap_or_default();
         let (scope, lineage) = self.prove(token).ok_or_else(|| {
-            RpcError::new(ErrorKind::NotPermitted, "the token is of no task or session that is known here")
+            RpcError::new(ErrorKind::NotPermitted, "the token belongs to no known task or session")
                 .field("token")
                 .hint(format!(
-                    "unset {} to speak as yourself; in a task, leave it as it was given",
+                    "unset {} to act as yourself; inside a task, keep the value that the task was given",
                     vars::TOKEN
                 ))
         })?;
@@ -112,9 +117,7 @@ impl<H: Host> Core<H> {
         match inside {
             Some(task) if !within(task) => Err(RpcError::new(
                 ErrorKind::NotPermitted,
-                format!(
-                    "what runs inside task {task} can speak for it and for what is below it, for nobody else"
-                ),
+                format!("a process inside task {task} may act only for that task and for what is below it"),
             )
             .field("token")
             .hint(format!("use the {} that the task was given", vars::TOKEN))),
@@ -122,7 +125,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Whose token it is, and what is above its owner.
+    /// The owner of a token, and the owner's lineage. None if the token is not valid.
     fn prove(&self, token: &str) -> Option<(Scope, Vec<String>)> {
         let (id, _) = token.split_once('.')?;
         let proof = keyed_hash::keyed(&self.ctx.key, token.as_bytes());
@@ -130,18 +133,20 @@ impl<H: Host> Core<H> {
             let lineage = session.lineage().to_vec();
             return session.has_proof(&proof).then(|| (Scope::Session(id.to_owned()), lineage));
         }
-        // The token of an ended task proves nothing any more.
+        // The token of an ended task is not valid any more.
         let stored = self.tasks.get(id)?.stored();
         (stored.doc.proof == proof).then(|| (Scope::Task(id.to_owned()), stored.doc.lineage.clone()))
     }
 
     pub(crate) fn scope(&self, caller: &Caller) -> Scope {
         let client = self.requests.client(caller.client);
-        // A client that has left acts in nobody's name; what it asked for is answered to nobody.
+        // A client that has disconnected gets an empty scope, which covers nothing; its replies are
+        // dropped.
         client.map_or_else(|| Scope::Session(String::new()), |client| client.scope.clone())
     }
 
-    /// Whether a scope sees a session. A task also sees the session that it is in: what binds it is no secret.
+    /// Whether a scope sees a session. A task also sees the session that it is in, whose limits
+    /// apply to it.
     pub(crate) fn sees_session(&self, scope: &Scope, id: &str) -> bool {
         let Some(session) = self.sessions.get(id) else { return false };
         let is_in_it = |task: &String| self.tasks.get(task).is_some_and(|task| task.session() == id);
@@ -159,7 +164,7 @@ impl<H: Host> Core<H> {
         };
         match matches.as_slice() {
             [id] => Ok(id.clone()),
-            // A name that was taken inside a session does not hide the same name outside of it.
+            // A name that was used inside a session does not hide the same name outside of it.
             several if !text.starts_with("se-") && outermost(several).len() == 1 => {
                 Ok(outermost(several).remove(0))
             }
@@ -169,35 +174,35 @@ impl<H: Host> Core<H> {
                     .field("session")
                     .hint("belay sessions lists them; ended ones with -a"))
             }
-            several => Err(RpcError::new(
-                ErrorKind::Ambiguous,
-                format!("{} sessions are meant by {text}", several.len()),
-            )
-            .field("session")
-            .hint(format!("one of: {}", several.join(", ")))
-            .ids(several.to_vec())),
-        }
-    }
-
-    /// Refuses what only a person may do.
-    pub(crate) fn only_a_person(&self, caller: &Caller, what: &str) -> Result<(), RpcError> {
-        match self.scope(caller) {
-            Scope::Person => Ok(()),
-            Scope::Session(id) | Scope::Task(id) => {
-                let message = format!("{id} may not {what}: that is for a person at the command line");
-                Err(RpcError::new(ErrorKind::NotPermitted, message)
-                    .hint("ask whoever runs you to do it, outside of any task"))
+            several => {
+                Err(RpcError::new(ErrorKind::Ambiguous, format!("{} sessions match {text}", several.len()))
+                    .field("session")
+                    .hint(format!("one of: {}", several.join(", ")))
+                    .ids(several.to_vec()))
             }
         }
     }
 
-    /// Who acts: the user, or the session or task in whose name the caller acts, and what the caller calls itself.
+    /// Refuses an action that only a person may take.
+    pub(crate) fn only_a_person(&self, caller: &Caller, action: &str) -> Result<(), RpcError> {
+        match self.scope(caller) {
+            Scope::Person => Ok(()),
+            Scope::Session(id) | Scope::Task(id) => {
+                let message = format!("{id} may not {action}: only a person at the command line may");
+                Err(RpcError::new(ErrorKind::NotPermitted, message)
+                    .hint("ask the user to do it outside of any task"))
+            }
+        }
+    }
+
+    /// The actor that events and receipts name: the user, session or task of the caller's scope,
+    /// and the caller's own name.
     pub(crate) fn actor(&self, caller: &Caller, named: Option<&str>) -> String {
-        let who = match self.scope(caller) {
+        let actor = match self.scope(caller) {
             Scope::Person => {
                 let uid = self.requests.client(caller.client).map(|client| client.uid);
                 uid.map_or_else(
-                    || "nobody".to_owned(),
+                    || "unknown".to_owned(),
                     |uid| format!("user:{}", self.ctx.host.user_name(uid)),
                 )
             }
@@ -205,8 +210,8 @@ impl<H: Host> Core<H> {
             Scope::Task(id) => format!("task:{id}"),
         };
         match named {
-            Some(name) => format!("{who} ({name})"),
-            None => who,
+            Some(name) => format!("{actor} ({name})"),
+            None => actor,
         }
     }
 }
@@ -214,8 +219,8 @@ impl<H: Host> Core<H> {
 pub(crate) fn not_permitted(id: &str) -> RpcError {
     RpcError::new(
         ErrorKind::NotPermitted,
-        format!("{id} is not below you: it can neither be seen nor stopped"),
+        format!("{id} is not yours: a task or session sees and stops only what is below it"),
     )
     .field("id")
-    .hint("belay ps lists what is yours")
+    .hint("belay ps lists your tasks")
 }

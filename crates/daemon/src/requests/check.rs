@@ -1,4 +1,5 @@
-//! Checks of parameters, made before anything is done about a call. Each error names the field and the remedy.
+//! Checks of request parameters, made before a request has any effect. Each error names the field
+//! and the remedy.
 
 use belay_model::{Policy, TaskId};
 use belay_protocol::Bytes;
@@ -11,17 +12,19 @@ use crate::defaults;
 use crate::owners::check_hook;
 use crate::tasks::check_size;
 
-/// A name can be used wherever an id can, and must not look like one.
+/// A name can be used wherever an id can, so it must not look like an id.
 fn check_name(name: Option<&str>) -> Result<(), RpcError> {
     check_text("name", name, bounds::NAME_BYTES)?;
     if name.is_some_and(TaskId::is_prefix) {
-        let message = "a name must not look like the id of a task, or the beginning of one";
-        return Err(RpcError::invalid("name", message).hint("begin it with something else than sh- or ag-"));
+        let message = "a name must not look like a task id or the beginning of a task id";
+        return Err(
+            RpcError::invalid("name", message).hint("choose a name that does not begin with sh- or ag-")
+        );
     }
     Ok(())
 }
 
-/// Checks a start.
+/// Checks the parameters of a start.
 pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     match &params.command {
         Command::Argv(argv) if argv.first().is_none_or(|program| program.0.is_empty()) => {
@@ -36,20 +39,19 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     }
     no_zero_bytes("env", &params.env)?;
     if params.env.iter().any(|entry| !entry.0.contains(&b'=') || entry.0.starts_with(b"=")) {
-        return Err(RpcError::invalid("env", "every variable is written NAME=value"));
+        return Err(RpcError::invalid("env", "every entry must have the form NAME=value"));
     }
     for (name, value) in &params.set_env {
         if name.is_empty() || name.contains(['=', '\0']) || value.0.contains(&0) {
             return Err(RpcError::invalid(
                 "set_env",
-                "a name is empty or has = in it, or a zero byte is in there",
+                "a name is empty or contains =, or an entry contains a zero byte",
             ));
         }
     }
     check_text("stdin_from", params.stdin_from.as_deref(), bounds::SOCKET_NAME_BYTES)?;
     if params.stdin_from.is_some() && (params.stdin || params.pty.is_some()) {
-        let message =
-            "a standard input that is handed over cannot be written to besides, nor be a terminal's";
+        let message = "stdin_from cannot be combined with stdin or pty";
         return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
     }
     check_retries(params)?;
@@ -72,11 +74,11 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
         check_size("pty", size)?;
     }
     if params.umask.is_some_and(|umask| umask > 0o777) {
-        return Err(RpcError::invalid("umask", "a mask is at most 0777"));
+        return Err(RpcError::invalid("umask", "the umask must be at most 0777"));
     }
     if params.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
         let message =
-            format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
+            format!("the output limit must be at least {SMALLEST_LIMIT_BYTES} bytes, for head and tail");
         return Err(RpcError::invalid("output_limit_bytes", message));
     }
     Ok(())
@@ -84,19 +86,21 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
 
 fn check_retries(params: &StartParams) -> Result<(), RpcError> {
     if params.retries > Policy::MAX_RETRIES {
-        let message = format!("more than {} attempts after the first are a mistake", Policy::MAX_RETRIES);
-        return Err(RpcError::invalid("retries", message).hint("a loop in the command has no such limit"));
+        let message = format!("at most {} retries are allowed", Policy::MAX_RETRIES);
+        return Err(
+            RpcError::invalid("retries", message).hint("for more attempts, use a loop in the command")
+        );
     }
     if params.retries > 0 && params.stdin_from.is_some() {
-        let message = "a standard input that is handed over can be read once, and not by every attempt";
+        let message = "retries cannot be combined with stdin_from, which can be read only once";
         return Err(RpcError::invalid("retries", message).hint("leave out retries, or stdin_from"));
     }
     if params.retries == 0 && params.retry_delay_ms.is_some() {
-        return Err(RpcError::invalid("retry_delay_ms", "nothing is run again")
-            .hint("say how often, with retries, or leave it out"));
+        return Err(RpcError::invalid("retry_delay_ms", "retry_delay_ms has no effect without retries")
+            .hint("set retries, or leave out retry_delay_ms"));
     }
     if params.retry_delay_ms.is_some_and(|delay_ms| delay_ms > bounds::CLOCK_MS) {
-        return Err(RpcError::invalid("retry_delay_ms", "a pause of more than a year is a mistake"));
+        return Err(RpcError::invalid("retry_delay_ms", "the delay must be at most one year"));
     }
     Ok(())
 }
@@ -104,15 +108,15 @@ fn check_retries(params: &StartParams) -> Result<(), RpcError> {
 fn check_stall(stall: Option<StallParams>) -> Result<(), RpcError> {
     let after_ms = stall.map(|stall| stall.after_ms);
     if after_ms.is_some_and(|after_ms| after_ms < bounds::STALL_MS) {
-        let message = format!("more often than every {} ms nobody looks", bounds::STALL_MS);
-        return Err(RpcError::invalid("stall", message).hint("leave it out, and nobody looks"));
+        let message = format!("the stall interval must be at least {} ms", bounds::STALL_MS);
+        return Err(RpcError::invalid("stall", message).hint("leave it out for no stall check"));
     }
     check_clock("stall", after_ms)
 }
 
 pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcError> {
     if shell.is_some_and(|shell| shell.0.is_empty()) {
-        return Err(RpcError::invalid("shell", "the shell has no name"));
+        return Err(RpcError::invalid("shell", "the shell is empty"));
     }
     no_zero_bytes("command", std::slice::from_ref(line))?;
     no_zero_bytes("shell", shell.map(std::slice::from_ref).unwrap_or_default())
@@ -121,23 +125,27 @@ pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcE
 pub(crate) fn check_clock(field: &str, limit_ms: Option<u64>) -> Result<(), RpcError> {
     match limit_ms {
         Some(0) if field != "grace_ms" => {
-            Err(RpcError::invalid(field, "a limit of nothing ends the task at once"))
+            Err(RpcError::invalid(field, "a limit of 0 would end the task at once"))
                 .map_err(|error| error.hint("leave it out for no limit"))
         }
         Some(ms) if ms > bounds::CLOCK_MS => {
-            Err(RpcError::invalid(field, "a limit of more than a year is a mistake"))
+            Err(RpcError::invalid(field, "the limit must be at most one year"))
         }
         _ => Ok(()),
     }
 }
 
-/// How much goes into one reply: what was asked for, up to the bound.
-pub(crate) fn at_most(field: &str, asked: Option<impl Into<u64>>, room: usize) -> Result<usize, RpcError> {
-    match asked.map(Into::into) {
-        None => Ok(room),
-        Some(0) => Err(RpcError::invalid(field, "an answer must have room for 1 at least")
-            .hint("leave it out for as much as fits")),
-        Some(asked) => Ok(usize::try_from(asked).unwrap_or(room).min(room)),
+/// The size of one reply: the requested size, up to the bound.
+pub(crate) fn at_most(
+    field: &str,
+    requested: Option<impl Into<u64>>,
+    bound: usize,
+) -> Result<usize, RpcError> {
+    match requested.map(Into::into) {
+        None => Ok(bound),
+        Some(0) => Err(RpcError::invalid(field, format!("{field} must be at least 1"))
+            .hint("leave it out for as much as fits into one reply")),
+        Some(requested) => Ok(usize::try_from(requested).unwrap_or(bound).min(bound)),
     }
 }
 
@@ -150,14 +158,15 @@ pub(crate) fn check_text(field: &str, text: Option<&str>, max_bytes: usize) -> R
         return Err(RpcError::invalid(field, format!("the {field} is longer than {max_bytes} bytes")));
     }
     if text.chars().any(char::is_control) {
-        return Err(RpcError::invalid(field, format!("the {field} has a control character in it")));
+        return Err(RpcError::invalid(field, format!("the {field} contains a control character")));
     }
     Ok(())
 }
 
 pub(crate) fn no_zero_bytes(field: &str, texts: &[Bytes]) -> Result<(), RpcError> {
     if texts.iter().any(|text| text.0.contains(&0)) {
-        return Err(RpcError::invalid(field, "there is a zero byte in it, which no program can be given"));
+        let message = format!("the {field} contains a zero byte, which cannot be passed to a program");
+        return Err(RpcError::invalid(field, message));
     }
     Ok(())
 }

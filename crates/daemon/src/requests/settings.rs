@@ -1,5 +1,5 @@
-//! `config/get set`: the settings in force, and changing the file that they come from. Parsing them is done in
-//! `crate::settings`.
+//! `config/get` and `config/set`: shows the settings in force, and changes the settings file.
+//! Parsing is in `crate::settings`.
 
 use belay_protocol::Bytes;
 use belay_protocol::config::{GetParams, GetResult, SetParams, SetResult};
@@ -32,7 +32,7 @@ impl<H: Host> Core<H> {
             self.retention.look_soon();
         }
         if let Some(problem) = self.ctx.config.settings.problem().map(str::to_owned) {
-            self.ctx.notice(problem, "the settings from before count until the file is put right");
+            self.ctx.notice(problem, "the previous settings stay in force until the file is corrected");
         }
     }
 
@@ -56,9 +56,9 @@ impl<H: Host> Core<H> {
         let found = self.ctx.host.settings_file(&path).map_err(|error| cannot("read", &path, &error))?;
         let edited = self.ctx.config.settings.edited(&found, key, &params.value);
         let text = edited.map_err(|error| match error {
-            BadSetting::Wanted { message } => RpcError::invalid("value", message),
+            BadSetting::Requested { message } => RpcError::invalid("value", message),
             other => RpcError::new(ErrorKind::WrongState, other.to_string())
-                .hint("put the file right first; nothing was changed"),
+                .hint("correct the file first; nothing was changed"),
         })?;
         if found.text.as_deref().unwrap_or_default() == text.as_bytes() {
             return Ok(caller.answer(&self.setting_now(key)));
@@ -97,7 +97,7 @@ fn known_key(name: &str) -> Result<Key, RpcError> {
     })
 }
 
-fn cannot(what: &str, path: &std::path::Path, error: &std::io::Error) -> RpcError {
+fn cannot(action: &str, path: &std::path::Path, error: &std::io::Error) -> RpcError {
     let kind = match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -105,5 +105,5 @@ fn cannot(what: &str, path: &std::path::Path, error: &std::io::Error) -> RpcErro
         }
         _ => ErrorKind::Internal,
     };
-    RpcError::new(kind, format!("{} cannot be {what}: {error}", path.display())).hint("nothing was changed")
+    RpcError::new(kind, format!("{} cannot be {action}: {error}", path.display())).hint("nothing was changed")
 }

@@ -1,5 +1,5 @@
-//! The file of settings as text: reading it with the line of every key, and changing one key without touching anything
-//! else in it.
+//! The settings file as text: parses it with the line of every key, and changes one key without
+//! changing anything else.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::key::Key;
 use super::value::{Raw, Value};
 use super::{BadSetting, FileValues};
 
-/// What is wrong, and in which line.
+/// An error in the file, and its line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     line: usize,
@@ -23,12 +23,13 @@ impl Fault {
     }
 }
 
-/// Everything in the file. What it does not know or understand is a fault, the first of which is told.
+/// Parses the whole file. An unknown or invalid entry is an error; the first one in the file is
+/// returned.
 pub(super) fn parse(text: &str) -> Result<FileValues, Fault> {
     let document = document(text)?;
     let mut found = FileValues::new();
     let mut first: Option<Fault> = None;
-    let mut wrong = |fault: Fault| {
+    let mut report = |fault: Fault| {
         if first.as_ref().is_none_or(|known| fault.line < known.line) {
             first = Some(fault);
         }
@@ -37,19 +38,19 @@ pub(super) fn parse(text: &str) -> Result<FileValues, Fault> {
         let line = line_of(text, key_span(document.as_table(), table, item));
         if !tables().contains(&table) {
             let message = format!("there is no table [{}]; there are {}", shown(table), list(&tables()));
-            wrong(Fault { line, message });
+            report(Fault { line, message });
             continue;
         }
         let Some(entries) = item.as_table_like() else {
             let message = format!("{table} is a table: write [{table}], and its settings below it");
-            wrong(Fault { line, message });
+            report(Fault { line, message });
             continue;
         };
         for (name, item) in entries.iter() {
             let line = line_of(text, key_span(entries, name, item));
             match entry(table, name, item) {
                 Ok((key, value)) => drop(found.insert(key, (value, line))),
-                Err(message) => wrong(Fault { line, message }),
+                Err(message) => report(Fault { line, message }),
             }
         }
     }
@@ -99,7 +100,8 @@ pub(super) fn edit(text: &str, key: Key, value: Option<&Value>) -> Result<String
             Ok([&text[..span.start], value.to_toml().to_string().trim(), &text[span.end..]].concat())
         }
         (None, Some(((entries, item), span))) if !is_inline => {
-            // With its whole lines: a comment behind it goes along, one above it stays.
+            // Whole lines are removed: a comment on the same line is removed too, a comment above
+            // it stays.
             let from = key_span(entries, name, item).map_or(span.start, |key| key.start);
             let from = text[..from].rfind('\n').map_or(0, |at| at + 1);
             let to = text[span.end..].find('\n').map_or(text.len(), |at| span.end + at + 1);
@@ -107,7 +109,7 @@ pub(super) fn edit(text: &str, key: Key, value: Option<&Value>) -> Result<String
         }
         (None, None) => Ok(text.to_owned()),
         (Some(value), None) if document.get(table).is_none() => {
-            // Below everything that is there, comments at the end among it.
+            // Appended at the end of the file, after any trailing comments.
             let gap = if text.is_empty() || text.ends_with("\n\n") {
                 ""
             } else if text.ends_with('\n') {
@@ -157,7 +159,7 @@ fn list(names: &[&str]) -> String {
     names.join(", ")
 }
 
-/// What stood in a file, harmless in a message.
+/// Text of the file with control characters replaced, for a message.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,5 +1,5 @@
-//! Every setting there is, once: its name in the file, what it may be, its built-in value, and whether a change of it
-//! counts at once.
+//! The list of all settings: the name of each in the file, its allowed values, its built-in value,
+//! and whether a change takes effect at once.
 
 use belay_protocol::vars;
 
@@ -50,7 +50,7 @@ impl Key {
         Self::OnEnd,
     ];
 
-    /// The table of the file and the name in it, with a dot between them.
+    /// The table of the file and the name in that table, separated by a dot.
     pub const fn name(self) -> &'static str {
         match self {
             Self::IdleExit => "daemon.idle_exit",
@@ -77,7 +77,7 @@ impl Key {
         Self::ALL.into_iter().find(|key| key.name() == name)
     }
 
-    /// Its table and its name in there.
+    /// Its table, and its name in that table.
     pub(super) fn parts(self) -> (&'static str, &'static str) {
         self.name().split_once('.').unwrap_or(("", self.name()))
     }
@@ -130,7 +130,7 @@ impl Key {
         }
     }
 
-    /// The variable that counts before the file.
+    /// The environment variable that overrides the file.
     pub(super) const fn variable(self) -> Option<&'static str> {
         match self {
             Self::IdleExit => Some(vars::IDLE_EXIT),
@@ -140,7 +140,8 @@ impl Key {
         }
     }
 
-    /// Whether a change counts at once; else from the next start of the daemon on.
+    /// Whether a change takes effect at once. If not, it takes effect at the next start of the
+    /// daemon.
     pub(super) const fn is_live(self) -> bool {
         !matches!(self, Self::IdleExit | Self::Cgroup)
     }

@@ -1,11 +1,11 @@
-//! The levels of the daemon's log, as `BELAY_LOG` sets them. What is written where is the business of `io::daemon_log`.
+//! The levels of the daemon's log, as set by `BELAY_LOG`. Writing the log is in `io::daemon_log`.
 
 use tracing::Level;
 
-/// Every module of ours: what dependencies report is never logged.
+/// The prefix of all Belay modules. Events of other crates are not logged.
 const OUR_MODULES: &str = "belay_";
 
-/// A level for everything, and other levels for single modules.
+/// A default level, and levels of single modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevels {
     default: Level,
@@ -20,9 +20,10 @@ impl Default for LogLevels {
 
 impl LogLevels {
     pub(super) const EXAMPLE: &str =
-        "error, warn, info, debug or trace, or as info,belay_daemon::shims=debug";
+        "error, warn, info, debug or trace, or for instance info,belay_daemon::shims=debug";
 
-    /// `LEVEL`, `MODULE=LEVEL`, or several of them with commas between. `None` if any part is not understood.
+    /// Parses `LEVEL`, `MODULE=LEVEL`, or several of them separated by commas. `None` if any part
+    /// is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut levels = Self::default();
         for part in text.split(',').map(str::trim) {
@@ -67,7 +68,7 @@ mod tests {
     use super::LogLevels;
 
     #[test]
-    fn levels_of_all_and_of_modules() {
+    fn default_and_module_levels_are_parsed() {
         let parsed = LogLevels::parse("warn, belay_daemon::shims=trace").unwrap();
         let prefixes: Vec<_> = parsed.prefixes().collect();
         assert_eq!(
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_levels_and_foreign_modules_are_refused() {
+    fn unknown_levels_and_other_crates_are_refused() {
         for text in
             ["", "loud", "INFO", "3", "off", "info,", "tokio=trace", "belay_daemon", "belay_daemon=", "=info"]
         {

@@ -1,4 +1,4 @@
-//! The settings from text to values and back.
+//! Tests of the settings: parsing text into values, and editing the text.
 
 use proptest::prelude::*;
 
@@ -15,27 +15,27 @@ fn settings(text: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
 }
 
 #[test]
-fn every_value_is_known_with_its_source() {
+fn every_value_has_a_source() {
     let text = "[daemon]\nidle_exit = \"never\"\n\n[retention]\nage = \"1h\"\ntasks = 5\n\n[defaults]\non_timeout = \"detach\"\n";
     let read = settings(text, &[("BELAY_RETENTION", "tasks=7")]).unwrap();
     assert_eq!(read.idle_exit(), None);
     assert_eq!((read.retention().age_ms, read.retention().tasks), (3_600_000, 7));
     assert_eq!(read.defaults().on_timeout, Some(OnTimeout::Detach));
-    let told = |key| {
+    let shown = |key| {
         let item = read.item(key);
         (item.value, item.source)
     };
     let file = |place: &str| ConfigSource::File { place: place.to_owned() };
     let env = ConfigSource::Env { variable: "BELAY_RETENTION".to_owned() };
-    assert_eq!(told(Key::IdleExit), (Json::from("never"), file("/h/config.toml:2")));
-    assert_eq!(told(Key::KeepAge), (Json::from("1h"), file("/h/config.toml:5")));
-    assert_eq!(told(Key::KeepTasks), (Json::from(7), env));
-    assert_eq!(told(Key::KeepOutput), (Json::from("4GiB"), ConfigSource::Default));
-    assert_eq!(told(Key::Timeout), (Json::Null, ConfigSource::Default));
+    assert_eq!(shown(Key::IdleExit), (Json::from("never"), file("/h/config.toml:2")));
+    assert_eq!(shown(Key::KeepAge), (Json::from("1h"), file("/h/config.toml:5")));
+    assert_eq!(shown(Key::KeepTasks), (Json::from(7), env));
+    assert_eq!(shown(Key::KeepOutput), (Json::from("4GiB"), ConfigSource::Default));
+    assert_eq!(shown(Key::Timeout), (Json::Null, ConfigSource::Default));
 }
 
 #[test]
-fn what_is_wrong_is_told_with_line_and_key_and_what_may_be_there() {
+fn error_names_line_key_and_allowed_values() {
     for (text, message) in [
         (
             "[daemon]\n\nidle_exit = \"soon\"",
@@ -88,7 +88,7 @@ fn what_is_wrong_is_told_with_line_and_key_and_what_may_be_there() {
 }
 
 #[test]
-fn one_key_is_changed_and_nothing_else() {
+fn edit_changes_only_one_key() {
     let text = "# mine\n[daemon] # all of it\n# how long\nidle_exit = \"5m\"  # short\ncgroup = true";
     let read = settings(text, &[]).unwrap();
     let edit = |text: &str, key, value| read.edited(&found(text), key, &value).unwrap();
@@ -112,21 +112,21 @@ fn one_key_is_changed_and_nothing_else() {
 }
 
 #[test]
-fn a_wrong_file_is_put_right_by_setting_what_is_wrong_in_it() {
+fn invalid_file_is_corrected_by_setting_its_key() {
     let read = settings("", &[]).unwrap();
-    let wrong = found("[daemon]\nidle_exit = 5\n");
+    let invalid = found("[daemon]\nidle_exit = 5\n");
     assert_eq!(
-        read.edited(&wrong, Key::IdleExit, &Json::from("5m")).unwrap(),
+        read.edited(&invalid, Key::IdleExit, &Json::from("5m")).unwrap(),
         "[daemon]\nidle_exit = \"5m\"\n"
     );
-    let error = read.edited(&wrong, Key::Cgroup, &Json::from(false)).unwrap_err().to_string();
+    let error = read.edited(&invalid, Key::Cgroup, &Json::from(false)).unwrap_err().to_string();
     assert!(error.starts_with("/h/config.toml:2: daemon.idle_exit cannot be 5: "), "{error}");
     let error = read.edited(&found(""), Key::Cgroup, &Json::from("maybe")).unwrap_err().to_string();
     assert_eq!(error, "daemon.cgroup cannot be \"maybe\": write it as true or false");
 }
 
 #[test]
-fn a_file_that_becomes_wrong_changes_nothing_until_it_is_right_again() {
+fn invalid_change_keeps_previous_settings() {
     let mut read = settings("[retention]\ntasks = 5\n", &[]).unwrap();
     read.take_over(&found("[retention]\ntasks = many\n"));
     assert_eq!(read.retention().tasks, 5);
@@ -151,14 +151,14 @@ fn every_setting_is_documented() {
 
 proptest! {
     #[test]
-    fn no_text_breaks_the_reader(text in "\\PC{0,80}", bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_text_does_not_panic(text in "\\PC{0,80}", bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = settings(&text, &[]);
         let _ = Settings::read(Path::new("/h"), &Found { stamp: None, text: Some(bytes) }, |_| None);
     }
 
-    /// Whatever is set is read back as it was meant, in a file with any of the others set before.
+    /// Every value that is set is read back unchanged, in a file with other settings.
     #[test]
-    fn what_is_set_is_read_again(ms in 1_000..bounds::CLOCK_MS, count in 1_u64..10_000, order in 0_usize..24) {
+    fn edited_values_are_read_back(ms in 1_000..bounds::CLOCK_MS, count in 1_u64..10_000, order in 0_usize..24) {
         let mut values = vec![
             (Key::Timeout, Value::Ms(ms)),
             (Key::MaxTasks, Value::Count(count)),

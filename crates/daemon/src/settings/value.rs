@@ -1,19 +1,20 @@
-//! What a setting may be: kinds with what each allows, and values as they are read and written.
+//! Kinds of settings with their allowed values, and conversions of values from and to TOML and
+//! JSON.
 
 use belay_protocol::units;
 use serde_json::Value as Json;
 
 use crate::config::bounds;
 
-/// A command that is run when something has happened.
+/// The command of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     Program(Vec<String>),
-    /// For the shell.
+    /// A line for the shell.
     Line(String),
 }
 
-/// A setting's value, checked.
+/// A valid value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Never,
@@ -25,7 +26,7 @@ pub(super) enum Value {
     Command(Hook),
 }
 
-/// A value as it was found, before it is known what it should be.
+/// A value before it is checked against the kind of its setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Raw {
     Text(String),
@@ -58,16 +59,17 @@ impl Raw {
         }
     }
 
-    /// A command line knows nothing but text: what the text says is taken for what it means.
-    pub(super) fn loosened(self, kind: Kind) -> Self {
+    /// Converts text from a command line to the type that the setting needs, if it can be parsed as
+    /// such.
+    pub(super) fn coerced(self, kind: Kind) -> Self {
         let Self::Text(text) = &self else { return self };
-        let meant = match kind {
+        let converted = match kind {
             Kind::Count { .. } => text.parse().ok().map(Self::Number),
             Kind::Flag => text.parse().ok().map(Self::Flag),
             Kind::Command if text.starts_with('[') => serde_json::from_str(text).ok().map(Self::List),
             Kind::Command | Kind::Duration { .. } | Kind::Size { .. } | Kind::Word(_) => None,
         };
-        meant.unwrap_or(self)
+        converted.unwrap_or(self)
     }
 }
 
@@ -105,7 +107,7 @@ impl Kind {
         }
     }
 
-    /// What may be written, in words.
+    /// A description of the allowed values, for messages.
     pub(super) fn allowed(self) -> String {
         match self {
             Self::Duration { least_ms, never } => {

@@ -19,7 +19,7 @@ use crate::tasks::{StoredTask, Task};
 const ADOPTION_MS: u64 = 3_000;
 
 impl<H: Host> Core<H> {
-    /// Takes over what an earlier daemon recorded, and reconnects to its shims.
+    /// Loads the state that an earlier daemon recorded, and reconnects to its shims.
     pub(crate) fn adopt_tasks(&mut self, mut loaded: Loaded) {
         self.load_sessions(&mut loaded);
         self.load_lanes(&mut loaded);
@@ -73,7 +73,8 @@ impl<H: Host> Core<H> {
         self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim, name: record.name });
     }
 
-    /// Asks for the whole life: what is in the journal already is not recorded twice, but the state is rebuilt from it.
+    /// Asks the shim for all events of its task, to rebuild the state. Events in the journal are
+    /// not recorded twice.
     pub(crate) fn shim_connected(&mut self, shim: ShimId) {
         if let Some(task) = self.shims.task_of(shim).map(str::to_owned) {
             let queued = self.tasks.get(&task).is_some_and(|task| task.status() == Status::Queued);
@@ -82,8 +83,8 @@ impl<H: Host> Core<H> {
         self.ctx.tell_shim(shim, ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 });
     }
 
-    /// A shim that was reconnected to has answered: it holds the task, or never received it. Whether the task is queued only
-    /// the shim knows: it may not have received the admission.
+    /// A reconnected shim has answered: it holds the task, or never received it. Only the shim
+    /// knows whether the task is still queued: it may not have received the admission.
     pub(super) fn shim_reconnected(&mut self, id: ShimId, holds: Option<String>, queued: bool) {
         let Some(task) = self.shims.task_of(id).map(str::to_owned) else { return };
         if holds.as_deref() == Some(task.as_str()) {
@@ -97,7 +98,7 @@ impl<H: Host> Core<H> {
             }
             self.task_adopted(&task, queued);
         } else {
-            tracing::info!(task, "its shim never received it");
+            tracing::info!(task, "shim never received the task");
             self.disarm_watchdog(id);
             self.shims.task_over(id);
             self.tasks.set_shim(&task, None);

@@ -1,4 +1,5 @@
-//! Shims that are gone or cannot be reached: reconnecting to live ones, and having the tree of a dead one cleaned up.
+//! Shims that are gone or unreachable: reconnects to a live shim, and has the process tree of a
+//! dead shim cleaned up.
 
 use belay_protocol::shim::ProcessId;
 
@@ -18,7 +19,7 @@ impl<H: Host> Core<H> {
         self.start_serving_when_adopted();
     }
 
-    /// A connection to a shim has ended.
+    /// A connection to a shim was closed.
     pub(crate) fn shim_gone(&mut self, shim: ShimId) {
         self.shims.ready.retain(|ready| *ready != shim);
         if self.is_dead_without_hello(shim) {
@@ -28,8 +29,8 @@ impl<H: Host> Core<H> {
         self.start_serving_when_adopted();
     }
 
-    /// A shim that was just exiting accepts the connection and says nothing. Its socket shows, when it is tried once more, whether
-    /// it exited by itself or was killed.
+    /// Whether a shim died before its hello. A shim that is just exiting accepts the connection and
+    /// sends nothing; a second attempt to connect shows whether it exited by itself or was killed.
     fn is_dead_without_hello(&self, id: ShimId) -> bool {
         let is_unheard = |shim: &&Shim| shim.stage == ShimStage::Connecting && shim.task.is_some();
         let process = self.shims.all.get(&id).filter(is_unheard).and_then(|shim| shim.process);
@@ -55,7 +56,7 @@ impl<H: Host> Core<H> {
     fn lose_idle_shim(&mut self, id: ShimId) {
         let Some(shim) = self.shims.all.get(&id) else { return };
         if let Some(process) = shim.process {
-            // If it was killed, it has left what it would have removed itself.
+            // A killed shim could not remove its socket and its cgroup.
             let (name, cgroup) = (shim.name.clone(), shim.cgroup_path());
             self.ctx.effects.push(Stage::Unconditional, Effect::ClearShim { name, process, cgroup });
         }
@@ -65,7 +66,7 @@ impl<H: Host> Core<H> {
         self.shims.remove(id);
     }
 
-    /// Only the connection is broken: the task goes on and must not be touched.
+    /// Only the connection is lost: the task is still running and must not be stopped.
     fn reconnect_later(&mut self, id: ShimId, process: ProcessId, error: &str) {
         let tried = self.shims.update(id, |shim| {
             shim.stage = ShimStage::Connecting;
@@ -86,10 +87,10 @@ impl<H: Host> Core<H> {
             self.reap_lost_shim(id, false);
         } else {
             let message = format!(
-                "the shim of task {task} is alive (pid {}) and cannot be reached: {error}",
+                "the shim of task {task} is alive (pid {}) but cannot be reached: {error}",
                 process.pid
             );
-            self.ctx.notice(message, "belay stop ends it, shim and all");
+            self.ctx.notice(message, "belay stop ends the task together with its shim");
         }
     }
 
@@ -100,7 +101,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// This daemon does not understand the shim. A stop of its task is carried out without it.
+    /// This daemon does not support the shim's protocol. A stop of its task is carried out without
+    /// the shim.
     pub(super) fn give_up_on_shim(&mut self, id: ShimId) {
         self.shims.update(id, |shim| shim.tries = RECONNECT_TRIES + 1);
         self.start_serving_when_adopted();
@@ -114,14 +116,15 @@ impl<H: Host> Core<H> {
         self.ctx.effects.push(Stage::Unconditional, Effect::ReapLost(Box::new(lost)));
     }
 
-    /// A shim that is gone, or is to be: its end file says how its task ended; else its tree is found and killed. One that
-    /// exited by itself held nothing: if it never reported anything about the task, it never received it.
+    /// Cleans up after a shim that is gone, or is given up: its end file says how its task ended;
+    /// without one its process tree is found and killed. A shim that exited by itself held no task:
+    /// if it never reported an event of the task, it never received it.
     pub(super) fn reap_lost_shim(&mut self, id: ShimId, left: bool) {
         self.disarm_watchdog(id);
         let Some(shim) = self.shims.all.get(&id) else { return };
         let (Some(task), Some(process)) = (shim.task.clone(), shim.process) else { return };
         let (cgroup, adopted) = (shim.cgroup_path(), shim.adopted);
-        let cause = if left { "it exited by itself" } else { "it was killed, or had to be" };
+        let cause = if left { "it exited by itself" } else { "it was killed, or is given up" };
         tracing::warn!(task, shim = process.pid, cause, "shim lost");
         self.shims.remove(id);
         let Some(live) = self.tasks.get(&task) else { return };

@@ -1,4 +1,4 @@
-//! What shims say, handed to the subsystem that it concerns.
+//! Messages of shims: dispatches each one to the subsystem that handles it.
 
 use belay_protocol::shim::{FromShim, Hello, SHIM_PROTOCOL, SHIM_PROTOCOL_OLDEST};
 
@@ -8,7 +8,7 @@ use crate::input::ShimId;
 use crate::runtime::Core;
 
 impl<H: Host> Core<H> {
-    /// Everything that one read brought is one step, and one commit.
+    /// All messages of one read are one step and one commit.
     pub(crate) fn shim_messages(&mut self, shim: ShimId, messages: Vec<FromShim>) {
         self.shims.update(shim, |shim| shim.heard += 1);
         for message in messages {
@@ -42,11 +42,11 @@ impl<H: Host> Core<H> {
         let Some((is_orphan, is_reconnected, task)) = known else { return };
         let (memory, pty) = (hello.memory, hello.spec.as_ref().and_then(|spec| spec.pty));
         if !(SHIM_PROTOCOL_OLDEST..=SHIM_PROTOCOL).contains(&hello.protocol) {
-            // It holds its task and keeps its end; a daemon that understands it will adopt it.
+            // The shim keeps its task and the task's end for a daemon that supports its protocol.
             let holds = task.unwrap_or_else(|| "no task".to_owned());
             let message =
                 format!("the shim of {holds} speaks protocol {}, which this daemon does not", hello.protocol);
-            self.ctx.notice(message, "run the newer belay: belay down, then any command of the newer one");
+            self.ctx.notice(message, "run belay down, then any command of the newer belay");
             return self.give_up_on_shim(id);
         }
         if is_orphan {
@@ -59,7 +59,7 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// The kind of a message, for the cost of steps.
+/// The name of a message, for the statistics of steps.
 const fn message_name(message: &FromShim) -> &'static str {
     match message {
         FromShim::Hello(_) => "hello",

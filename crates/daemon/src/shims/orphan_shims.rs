@@ -1,5 +1,6 @@
-//! Shims that the journal does not know: after a journal was damaged, or when an end could not be acknowledged. They are asked
-//! what they hold, so that nothing that runs is forgotten.
+//! Orphan shims, which are not in the journal: after the journal was damaged, or when an end could
+//! not be acknowledged. The daemon asks each one which task it holds, so that no running task is
+//! lost.
 
 use std::collections::HashSet;
 
@@ -31,15 +32,15 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// No shim is there: only its socket was left.
+    /// The shim does not exist any more: removes the socket that it left.
     pub(super) fn forget_orphan_shim(&mut self, id: ShimId) {
         if let Some(shim) = self.shims.remove(id) {
             self.ctx.effects.push(Stage::Unconditional, Effect::RemoveSocket { name: shim.name });
         }
     }
 
-    /// An orphan shim has said what it holds. An idle one is let go. For one that holds a task the journal is asked: if the
-    /// task's end is in it, or was, the shim may forget it; any other task is imported.
+    /// An orphan shim has reported which task it holds. An idle shim is closed. If the end of the
+    /// task is or was in the journal, it is acknowledged to the shim; any other task is imported.
     pub(super) fn orphan_hello(&mut self, id: ShimId, hello: Hello) {
         let task = hello.task.filter(|task| TaskId::parse(task).is_ok());
         let Some((task, spec)) = task.zip(hello.spec) else {
@@ -63,20 +64,21 @@ impl<H: Host> Core<H> {
         });
     }
 
-    /// The journal knows its task: the shim may forget the end, if it holds one. (A shim ignores that while its task lives.)
+    /// The journal has the task: acknowledges its end to the shim, which ignores that while the
+    /// task is live.
     fn orphan_is_known(&mut self, id: ShimId, task: String) {
         let known = self.shims.update(id, |shim| {
             shim.is_orphan = false;
             shim.stage = ShimStage::Holding;
         });
         if known.is_some() {
-            tracing::info!(task, "shim held a task whose end is recorded: released");
+            tracing::info!(task, "shim held a task that is recorded: acknowledged");
             self.ctx.tell_shim(id, ToShim::Ack { task });
         }
         self.start_serving_when_adopted();
     }
 
-    /// Takes a task into the journal that only its shim knows, and asks the shim for its whole life.
+    /// Imports a task that only its shim knows, and asks the shim for all of its events.
     fn import_unknown(&mut self, shim_id: ShimId, id: &str, spec: Spec, queued: bool) {
         let found = self.shims.update(shim_id, |shim| {
             shim.is_orphan = false;
@@ -98,14 +100,14 @@ impl<H: Host> Core<H> {
         self.ctx.journal.put_task(&stored);
         self.ctx.record(created, &[]);
         self.ctx.record(Event::TaskAdopted { task: id.to_owned(), session: stored.session.clone() }, &[]);
-        self.ctx.notice(format!("task {id} was running and not in the journal: taken in"), "");
+        self.ctx.notice(format!("task {id} was running and not in the journal: imported"), "");
         let policy = policy_from_wire(&stored.doc.clocks, stored.doc.detached);
         let state = State::new(stored.doc.detached);
         self.tasks.insert(Task::new(stored, state, policy));
         self.tasks.set_shim(id, Some(shim_id));
         self.tasks.reset(id, queued);
         self.ctx.tell_shim(shim_id, ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 });
-        // What it waited for is not known any more: it waits no longer.
+        // The lane that it was queued for is not known, so it is admitted.
         self.admit(id);
         self.start_serving_when_adopted();
     }

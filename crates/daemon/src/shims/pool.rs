@@ -1,4 +1,5 @@
-//! The pool of idle shims: a few stand ready, used ones come back when they are clean, and a start takes the warmest.
+//! The pool of idle shims: a few are kept ready, a used shim returns when it is clean, and a start
+//! takes the most recently used shim.
 
 #[cfg(test)]
 mod tests;
@@ -17,12 +18,12 @@ use crate::runtime::{Core, Phase, Stage};
 use crate::tasks::{ShimRecord, StoredTask};
 
 impl<H: Host> Core<H> {
-    /// Keeps enough shims on their way for the tasks that wait for one, and a few to spare.
+    /// Spawns enough shims for the tasks that wait for one, and a few spare shims.
     pub(crate) fn refill_pool(&mut self) {
         if self.ctx.phase != Phase::Serving {
             return;
         }
-        // When none can be started, only a task that waits for one is worth another try.
+        // After a failed spawn, shims are spawned only for tasks that wait for one.
         let spare = if self.shims.failures == 0 { bounds::SHIMS_READY } else { 0 };
         let wanted = self.tasks.awaiting_shim_count() + spare;
         let spawning = self.shims.spawning.len();
@@ -49,23 +50,25 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// No process, no descriptor, no memory. If no other shim is on its way, tasks that wait for one are ended.
+    /// A shim could not be spawned. If no other shim is ready or being spawned, the tasks that wait
+    /// for one are ended.
     pub(crate) fn shim_not_spawned(&mut self, id: ShimId, error: &str) {
         self.shims.remove(id);
         self.shims.failures += 1;
         self.ctx
-            .notice(format!("no shim could be started: {error}"), "see the limits of this user: ulimit -a");
+            .notice(format!("no shim could be started: {error}"), "check the limits of this user: ulimit -a");
         if !self.shims.spawning.is_empty() || !self.shims.ready.is_empty() {
             return;
         }
         for task in self.tasks.take_awaiting_shim() {
-            let message = format!("no process could be started to hold the task: {error}");
+            let message = format!("no shim could be started for the task: {error}");
             let error = StartError { stage: StartStage::Resources, errno: 0, message };
             self.end_unstarted(&task, End::Spawn { error });
         }
     }
 
-    /// A shim is clean and idle: the next task in line gets it, or it joins the pool, or it is one too many.
+    /// A shim is clean and idle: it gets the next waiting task, or joins the pool, or is closed if
+    /// the pool is full.
     pub(super) fn shim_ready(&mut self, id: ShimId) {
         let becomes_ready =
             |shim: &Shim| shim.stage != ShimStage::Ready && shim.task.is_none() && !shim.is_orphan;
@@ -84,8 +87,9 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Takes an idle shim for a task that is about to be recorded, and names it in the record. A task that its shim holds
-    /// until it is admitted stays queued: as long as the record says so, nothing can have been spawned.
+    /// Takes an idle shim for a task that is about to be recorded, and stores its name with the
+    /// task. A task that its shim holds until it is admitted stays queued: as long as it is
+    /// recorded as queued, its command was not spawned.
     pub(crate) fn take_ready_shim(&mut self, stored: &mut StoredTask, held: bool) -> Option<ShimId> {
         let shim = self.shims.all.get(self.shims.ready.last()?)?;
         let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
@@ -94,7 +98,7 @@ impl<H: Host> Core<H> {
         self.shims.ready.pop()
     }
 
-    /// A task that waited gets its shim: durable first, then the start.
+    /// Gives a waiting task its shim. The task is made durable before the start is sent.
     fn send_start_of_waiting(&mut self, task_id: &str) {
         let Some((mut stored, held)) = self.tasks.start_awaiting_shim(task_id) else { return };
         let Some(shim) = self.take_ready_shim(&mut stored, held) else { return };
@@ -102,12 +106,12 @@ impl<H: Host> Core<H> {
         self.tasks.replace_stored(task_id, stored);
         let position = self.ctx.effects.position();
         self.send_start(task_id, shim);
-        // Behind the start: a caller that is told that its task is queued has nothing to resubmit.
+        // After the start: a caller that receives the reply `queued` does not resubmit.
         self.announce_start(task_id);
         self.ctx.effects.delay_since(position);
     }
 
-    /// Gives a recorded task to its shim.
+    /// Sends the start of a recorded task to its shim.
     pub(crate) fn send_start(&mut self, task_id: &str, id: ShimId) {
         let watched = self.is_task_watched(task_id);
         if !self.shims.all.contains_key(&id) {
@@ -126,8 +130,9 @@ impl<H: Host> Core<H> {
         self.ctx.effects.push(Stage::Unconditional, Effect::CrashPoint(CrashPoint::AfterStart));
     }
 
-    /// Lets a task start that its shim holds: durable first, then the shim is told. One whose shim cannot be reached now stays
-    /// queued, and is admitted when the shim has answered.
+    /// Admits a queued task that its shim holds. The admission is made durable before it is sent.
+    /// If the shim cannot be reached, the task stays queued, and is admitted when the shim has
+    /// answered.
     pub(crate) fn admit(&mut self, task_id: &str) {
         let Some(shim) = self.tasks.queued_shim(task_id) else { return };
         if self.shims.all.get(&shim).is_none_or(|shim| shim.stage != ShimStage::Holding) {

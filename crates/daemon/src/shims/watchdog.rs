@@ -1,5 +1,5 @@
-//! The watchdog of a stop: a shim that was told to stop its task and says nothing at all is stuck, and the stop is carried out
-//! without it.
+//! The stop watchdog: if a shim receives a stop and then sends no message at all, it is considered
+//! stuck, and the stop is carried out without it.
 
 use belay_model::Level;
 use belay_protocol::life::Order;
@@ -13,10 +13,11 @@ use crate::input::ShimId;
 use crate::runtime::{Core, Timer};
 
 impl<H: Host> Core<H> {
-    /// A stop for a task whose shim cannot be reached: kept until it can, or carried out without it.
+    /// Handles a stop of a task whose shim cannot be reached: keeps it until the shim is reached,
+    /// or carries it out without it.
     pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order, patience_ms: u64) {
         let tries = self.shims.update(id, |shim| {
-            // A second stop can only make the first one harder.
+            // A second stop can only raise the level.
             let is_harder = |kept: &Order| Level::from_wire(order.level) > Level::from_wire(kept.level);
             if shim.stop.as_ref().is_none_or(is_harder) {
                 shim.stop = Some(order);
@@ -25,7 +26,7 @@ impl<H: Host> Core<H> {
         });
         match tries {
             Some(tries) if tries > RECONNECT_TRIES => self.reap_lost_shim(id, false),
-            // It may accept a connection and never answer.
+            // The shim may accept a connection and never answer.
             Some(tries) => {
                 let task = self.shims.task_of(id);
                 tracing::info!(task, tries, "stop is kept until the shim can be reached");
@@ -35,7 +36,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A shim was asked for something; whether it works on it is checked then.
+    /// Arms the watchdog: after `in_ms`, checks whether the shim has sent anything since now.
     pub(crate) fn arm_watchdog(&mut self, id: ShimId, in_ms: u64) {
         let timer = self.ctx.schedule(in_ms, Timer::StopWatchdog(id));
         let older = self.shims.update(id, |shim| {
@@ -45,14 +46,14 @@ impl<H: Host> Core<H> {
         self.ctx.cancel(older.flatten());
     }
 
-    /// Nothing is asked of the shim any more.
+    /// Disarms the watchdog: no stop is pending at the shim.
     pub(crate) fn disarm_watchdog(&mut self, id: ShimId) {
         let timer = self.shims.update(id, |shim| shim.watchdog.take());
         self.ctx.cancel(timer.flatten());
     }
 
-    /// A stop takes longer than it should. A shim that reports anything is working on it. One that says nothing at all, though
-    /// it is asked, is stopped or stuck: the stop is carried out without it.
+    /// A stop takes longer than it should. A shim that has sent anything is working on it. A shim
+    /// that has sent nothing is suspended or stuck: the stop is carried out without it.
     pub(crate) fn check_stop_progress(&mut self, id: ShimId) {
         let checked = self.shims.update(id, |shim| {
             shim.watchdog = None;
@@ -65,8 +66,9 @@ impl<H: Host> Core<H> {
             self.ctx.tell_shim(id, ToShim::Query { query });
             return self.arm_watchdog(id, bounds::SHIM_ANSWER_MS);
         }
-        let message = format!("the shim of task {task} did not carry out a stop; it was ended with its tree");
-        self.ctx.notice(message, "was it stopped, or short of memory?");
+        let message =
+            format!("the shim of task {task} did not carry out a stop: it is killed with its process tree");
+        self.ctx.notice(message, "the shim may have been suspended, or short of memory");
         self.reap_lost_shim(id, false);
     }
 }

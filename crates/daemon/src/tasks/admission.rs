@@ -1,5 +1,5 @@
-//! Whether a start is admitted: in which session, below what, within which limits. Nothing is changed here, and no live task is
-//! evicted.
+//! Admission of a start: checks its session, its place in the tree and its limits. It changes
+//! nothing and evicts no live task.
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{Defaults, OnEnd};
@@ -10,7 +10,7 @@ use crate::owners::{STANDING, Session};
 use crate::requests::{Caller, Scope};
 use crate::runtime::Core;
 
-/// Where a new task belongs.
+/// The session, parent and lineage of a new task.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) session: String,
@@ -27,20 +27,22 @@ impl<H: Host> Core<H> {
             let message = format!("session {} has ended{why}: nothing can be started in it", place.session);
             return Err(RpcError::new(ErrorKind::WrongState, message)
                 .field("session")
-                .hint("open a new one; its tasks can still be listed, read and stopped"));
+                .hint("open a new session; the tasks of this one can still be listed, read and stopped"));
         }
         for session in self.sessions_around(&scope) {
             check_within(params, session.on_end(), session.defaults())?;
         }
         if let Some(root) = place.lineage.iter().find(|above| self.tasks.closing.contains_key(*above)) {
             let message = format!("task {root} is being stopped with everything below it");
-            return Err(RpcError::new(ErrorKind::WrongState, message).hint("nothing new begins there"));
+            return Err(RpcError::new(ErrorKind::WrongState, message)
+                .hint("tasks can be started below it again when the stop is complete"));
         }
         self.check_limits(&place)?;
         Ok(place)
     }
 
-    /// The sessions that a scope runs inside of and whose policy it cannot change. A session's own client is not inside it.
+    /// The sessions that a scope runs inside and whose policy it cannot change. A session's own
+    /// client is not inside it.
     pub(crate) fn sessions_around(&self, scope: &Scope) -> Vec<&Session> {
         let (lineage, own): (&[String], Option<&str>) = match scope {
             Scope::Person => return Vec::new(),
@@ -79,7 +81,7 @@ impl<H: Host> Core<H> {
     fn check_limits(&self, place: &Place) -> Result<(), RpcError> {
         let most = self.ctx.config.max_tasks;
         if self.tasks.len() >= most {
-            let message = format!("as many tasks are live as daemon.max_tasks allows: {most}");
+            let message = format!("the limit of live tasks is reached (daemon.max_tasks = {most})");
             return Err(RpcError::new(ErrorKind::Limit, message).hint("stop some, or wait for some to end"));
         }
         let sessions = place.lineage.iter().filter(|above| **above != place.session).chain([&place.session]);
@@ -87,7 +89,7 @@ impl<H: Host> Core<H> {
             let Some(most) = self.sessions.get(id).and_then(Session::max_tasks) else { continue };
             let live = self.tasks.tally(id).total;
             if live >= most {
-                let message = format!("{live} tasks of session {id} are live, and it may have {most}");
+                let message = format!("session {id} has {live} live tasks, and its limit is {most}");
                 return Err(RpcError::new(ErrorKind::Limit, message)
                     .field("session")
                     .hint(format!("stop some, or wait for some to end: belay ps --session {id}")));
@@ -97,22 +99,25 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// A start inside a session may ask for less than the session's policy allows, not for more.
+/// A start inside a session must stay within the session's policy.
 fn check_within(params: &StartParams, on_end: OnEnd, defaults: &Defaults) -> Result<(), RpcError> {
     let refuse = |field: &str, message: String| {
         Err(RpcError::new(ErrorKind::NotPermitted, message)
             .field(field)
-            .hint("only the session's own client, or a person, can ask for that"))
+            .hint("only the session's own client or a person may request that"))
     };
     if params.keep && on_end == OnEnd::Stop {
         return refuse(
             "keep",
-            "the session's tasks end with it; what runs inside it cannot change that".to_owned(),
+            "the session's tasks end with it, and a task inside the session cannot change that".to_owned(),
         );
     }
     let detaches = params.on_timeout == Some(OnTimeout::Detach);
     if detaches && defaults.timeout_ms.is_some() && defaults.on_timeout != Some(OnTimeout::Detach) {
-        return refuse("on_timeout", "the session stops what has run so long".to_owned());
+        return refuse(
+            "on_timeout",
+            "the session stops tasks at their timeout, and does not allow detach instead".to_owned(),
+        );
     }
     for (none, most) in [
         (NoLimit::Timeout, defaults.timeout_ms),
@@ -120,20 +125,26 @@ fn check_within(params: &StartParams, on_end: OnEnd, defaults: &Defaults) -> Res
         (NoLimit::Silence, defaults.silence_ms),
     ] {
         if let Some(most) = most.filter(|_| params.no_limits.contains(&none)) {
-            return refuse("no_limits", format!("the session allows {most}, and no limit was asked for"));
+            return refuse(
+                "no_limits",
+                format!("the session allows at most {most}, and no limit was requested"),
+            );
         }
     }
-    for (field, asked, most) in [
+    for (field, requested, most) in [
         ("timeout_ms", params.timeout_ms, defaults.timeout_ms),
         ("ttl_ms", params.ttl_ms, defaults.ttl_ms),
         ("silence_ms", params.silence_ms, defaults.silence_ms),
         ("grace_ms", params.grace_ms, defaults.grace_ms),
         ("output_limit_bytes", params.output_limit_bytes, defaults.output_limit_bytes),
     ] {
-        if let (Some(asked), Some(most)) = (asked, most)
-            && asked > most
+        if let (Some(requested), Some(most)) = (requested, most)
+            && requested > most
         {
-            return refuse(field, format!("the session allows {most}, and {asked} was asked for"));
+            return refuse(
+                field,
+                format!("the session allows at most {most}, and {requested} was requested"),
+            );
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Composing a task from the parameters of its start: what is stored of it, and the message to its shim. It records and sends
-//! nothing.
+//! Composing a task from the parameters of its start: the stored task, and the start message for
+//! its shim. It records and sends nothing.
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -18,7 +18,7 @@ use crate::keyed_hash;
 use crate::requests::make_token;
 use crate::runtime::Core;
 
-/// A command ready to be executed, and as a person would type it.
+/// A command ready to be executed, and its text as typed in a shell.
 #[derive(Debug)]
 pub(crate) struct PreparedCommand {
     argv: Vec<Bytes>,
@@ -97,7 +97,7 @@ impl<H: Host> Core<H> {
         Ok((stored, start))
     }
 
-    /// The message that starts a task, with the environment that is stored nowhere.
+    /// The message that starts a task. The environment is only in this message: it is not stored.
     pub(super) fn start_message(
         &self,
         params: &StartParams,
@@ -129,7 +129,8 @@ impl<H: Host> Core<H> {
         }))
     }
 
-    /// The limits of a start: its own, else those of its session or of one above it, else the settings'.
+    /// The limits of a start: its own, else those of its session or of a session above it, else
+    /// those of the settings.
     fn limits(&self, params: &StartParams, session: &str) -> Limits {
         let mut layers: Vec<Defaults> = self.sessions.defaults_of(session);
         layers.push(self.ctx.config.defaults);
@@ -154,14 +155,14 @@ fn clocks(params: &StartParams, limits: Limits) -> Clocks {
 fn rlimit(limit: &[u64; 3]) -> Result<Rlimit, RpcError> {
     let [resource, soft, hard] = *limit;
     let resource = u32::try_from(resource).ok().filter(|resource| *resource < 64);
-    let resource = resource.ok_or_else(|| RpcError::invalid("rlimits", "there is no such resource"))?;
+    let resource = resource.ok_or_else(|| RpcError::invalid("rlimits", "unknown resource number"))?;
     if soft > hard {
         return Err(RpcError::invalid("rlimits", "a soft limit is above its hard limit"));
     }
     Ok(Rlimit { resource, soft, hard })
 }
 
-/// The caller's environment, the variables that were set on purpose, and those that name the task.
+/// The caller's environment, the variables of `set_env`, and those that identify the task.
 fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), home: &[u8]) -> Vec<Bytes> {
     let own = [
         (vars::TASK, id.as_bytes()),

@@ -1,5 +1,5 @@
-//! Callers that wait for a task in the foreground: which connection they are on, and what happens when it ends. Detaching is in
-//! `detach`.
+//! Callers that wait for a task in the foreground: their connections, and what happens to the task
+//! when a connection is closed. Detaching is in `detach`.
 
 use belay_model::{Level, StopOrder};
 use belay_protocol::task::OnDisconnect;
@@ -11,7 +11,7 @@ use crate::input::ClientId;
 use crate::runtime::{Core, Timer};
 
 impl<H: Host> Core<H> {
-    /// A caller on this connection waits for this task in the foreground.
+    /// Records that a caller on this connection waits for the task in the foreground.
     pub(super) fn attach_caller(&mut self, id: &str, client: ClientId) {
         let deadline = self.tasks.update(id, |task| {
             if task.state.detached() {
@@ -23,7 +23,8 @@ impl<H: Host> Core<H> {
         self.ctx.cancel(deadline.flatten());
     }
 
-    /// A connection has ended: the tasks that were waited for on it follow their policies.
+    /// A connection was closed: applies the disconnect policy of each foreground task that its
+    /// callers waited for.
     pub(crate) fn caller_gone(&mut self, client: ClientId) {
         for id in self.tasks.of_caller(client) {
             if self.tasks.get(&id).is_some_and(|task| !task.state.detached()) {
@@ -32,7 +33,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A foreground task of an earlier daemon was adopted without its caller, which may come back.
+    /// A foreground task of an earlier daemon was adopted: its caller has some time to reconnect.
     pub(crate) fn await_caller(&mut self, id: &str) {
         if self.tasks.get(id).is_none_or(|task| task.state.detached()) {
             return;
@@ -43,9 +44,9 @@ impl<H: Host> Core<H> {
     }
 
     pub(crate) fn caller_missed(&mut self, id: &str) {
-        let is_missed =
+        let is_missing =
             self.tasks.get(id).is_some_and(|task| task.caller.is_none() && !task.state.detached());
-        if is_missed {
+        if is_missing {
             self.apply_disconnect_policy(id);
         }
     }
@@ -58,7 +59,7 @@ impl<H: Host> Core<H> {
         match policy {
             Some(OnDisconnect::Detach) => self.order_detach(id, DISCONNECT.to_owned()),
             Some(OnDisconnect::Stop) => {
-                let reason = "the connection of whoever waited for it has ended";
+                let reason = "the connection of its foreground caller was closed";
                 self.order_stop(id, StopOrder::new(Level::Terminate, DISCONNECT, Some(reason)));
             }
             None => {}

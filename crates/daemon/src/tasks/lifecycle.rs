@@ -287,7 +287,7 @@ fn log_stop_at_limit(event: &belay_protocol::event::Event) {
 /// What became of the processes that were found of a tree without its shim.
 fn found_and_killed(found: u64, survivors: u64) -> String {
     match (found, survivors) {
-        (0, 0) => "nobody of its tree was found alive".to_owned(),
+        (0, 0) => "no process of its tree was found alive".to_owned(),
         (1, 0) => "1 process of its tree was found and killed".to_owned(),
         (_, 0) => format!("{found} processes of its tree were found and killed"),
         (0 | 1, _) => "1 process of its tree was found and could not be killed".to_owned(),

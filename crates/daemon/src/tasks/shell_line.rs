@@ -1,5 +1,5 @@
-//! Shell lines before their start: which of them have to be parsed, and what the parse changes about a start. Parsing is done
-//! in a process of its own; a line that cannot be parsed runs as written.
+//! Shell lines before their start: which lines have to be parsed, and how the result changes the
+//! start. Parsing is done in a separate process; a line that cannot be parsed runs as written.
 
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -37,14 +37,15 @@ pub(super) fn with_set(env: &[Bytes], set: &[(&[u8], &[u8])]) -> Vec<Bytes> {
     inherited.chain(added).collect()
 }
 
-/// What the parse of a line says about its task; nothing for most lines.
+/// The information about a parsed line that is shown with its task. None for a plain line.
 pub(super) fn line_info(parsed: &ReadResult) -> Option<LineInfo> {
     let ReadResult { verdict, explanation, .. } = parsed;
     (*verdict != LineVerdict::Plain).then(|| LineInfo { verdict: *verdict, explanation: explanation.clone() })
 }
 
-/// The start of the one command that the line runs in the background. It is the same whether or not background was asked
-/// for: no caller waits for it, its foreground limit does not apply, and it reads nothing, as behind an `&`.
+/// The start of the only command of a line that ends in `&`. The result does not depend on whether
+/// the caller asked for a detached task: no caller waits for it, its foreground timeout does not
+/// apply, and it has no standard input.
 fn detached(params: StartParams, command: Bytes) -> StartParams {
     let shell = match params.command {
         Command::Line { shell, .. } => shell,
@@ -62,7 +63,8 @@ fn detached(params: StartParams, command: Bytes) -> StartParams {
     }
 }
 
-/// The start of the command that its line runs in the background, if that is all the line does.
+/// The start with the background command of its line, if the line is only that command; else the
+/// start as it was.
 pub(super) fn apply_verdict(params: StartParams, command: Option<Bytes>) -> StartParams {
     match command {
         Some(command) => detached(params, command),
@@ -132,7 +134,7 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
-    /// A line was parsed. If its caller has gone meanwhile, nothing is started.
+    /// A line was parsed. If its caller has disconnected meanwhile, nothing is started.
     pub(crate) fn line_parsed(&mut self, job: JobId, result: Option<Box<ReadResult>>) {
         let Some((waiter, ParseReply { start })) = self.take_reply(ReplyId(job.0)) else { return };
         let caller = &waiter.caller;
@@ -144,7 +146,7 @@ impl<H: Host> Core<H> {
         self.finish_call(caller, done);
     }
 
-    /// The line could not be parsed, or not in time.
+    /// Continues without a parse: the line could not be parsed, or not in time.
     fn go_on_unparsed(
         &mut self,
         caller: &Caller,
@@ -152,7 +154,7 @@ impl<H: Host> Core<H> {
     ) -> Result<Answer, RpcError> {
         let Some(params) = start else {
             return Err(RpcError::new(ErrorKind::Internal, "the line could not be read in time")
-                .hint("a task with it runs it as written, and holds all of it"));
+                .hint("a task runs the line as written and holds every process of it"));
         };
         let held = ReadResult {
             verdict: LineVerdict::Held,
@@ -164,7 +166,7 @@ impl<H: Host> Core<H> {
         self.start_parsed(caller, *params, Some(held))
     }
 
-    /// Models write bash; a machine without it has sh.
+    /// Models write bash, so bash is the default shell where it is installed, and sh elsewhere.
     pub(super) fn default_shell(&self, env: &[Bytes]) -> Bytes {
         let bash = self.ctx.host.find_program("bash".as_ref(), path_of(env));
         bash.map_or_else(|| Bytes::from("/bin/sh"), |path| Bytes::from(path.into_os_string()))

@@ -1,4 +1,5 @@
-//! `task/signal`: one signal to the group of a task's leader, and nothing after it. Ending a task is `stop`'s work.
+//! `task/signal`: sends one signal to the process group of a task's leader. It does not stop the
+//! task: that is `stop`.
 
 use belay_os::signal::Signal;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -12,7 +13,7 @@ use crate::host::Host;
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, shim_unanswered};
 use crate::runtime::Core;
 
-/// A signal that waits for the shim.
+/// A signal that waits for the shim's answer.
 #[derive(Debug)]
 pub(crate) struct SignalReply {
     task: String,
@@ -66,6 +67,6 @@ impl<H: Host> Core<H> {
 }
 
 pub(super) fn not_running() -> RpcError {
-    RpcError::new(ErrorKind::WrongState, "the task does not run, so nothing can be written or sent to it")
+    RpcError::new(ErrorKind::WrongState, "the task is not running, so nothing can be written or sent to it")
         .field("id")
 }

@@ -1,5 +1,5 @@
-//! `task/write`: standard input of a task, and callers that wait until there is room for more. The bytes are with the shim; none
-//! are kept here.
+//! `task/write`: writes to the standard input of a task, and waits of callers for room in its
+//! buffer. The shim holds the buffer; the daemon keeps no input.
 
 use belay_model::State;
 use belay_protocol::error::{ErrorKind, RpcError};
@@ -15,7 +15,7 @@ use crate::requests::check::check_text;
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, shim_unanswered};
 use crate::runtime::Core;
 
-/// A write that waits for the shim.
+/// A write that waits for the shim's answer.
 #[derive(Debug)]
 pub(crate) struct WriteReply {
     task: String,
@@ -23,7 +23,7 @@ pub(crate) struct WriteReply {
     room_ms: Option<u64>,
 }
 
-/// A write that there was no room for, whose caller is told when there is.
+/// A write that the shim had no room for. The refusal is sent when there is room again.
 #[derive(Debug)]
 pub(crate) struct WritableWait {
     task: String,
@@ -63,7 +63,8 @@ impl Reply for WritableWait {
 }
 
 fn ended() -> RpcError {
-    RpcError::new(ErrorKind::WrongState, "the task has ended and reads no more").field("id")
+    RpcError::new(ErrorKind::WrongState, "the task has ended and no longer reads its standard input")
+        .field("id")
 }
 
 impl<H: Host> Core<H> {
@@ -76,9 +77,11 @@ impl<H: Host> Core<H> {
             core.check_fence(caller, &task)?;
             let id = task.id().to_owned();
             if core.tasks.get(&id).is_some_and(Task::is_queued) {
-                let error =
-                    RpcError::new(ErrorKind::Busy, "the task waits for its turn and reads nothing yet");
-                let refusal = error.field("id").hint("try again when it runs");
+                let error = RpcError::new(
+                    ErrorKind::Busy,
+                    "the task is queued and does not read its standard input yet",
+                );
+                let refusal = error.field("id").hint("try again when it is running");
                 core.refuse_when_writable(caller.clone(), id, refusal, params.room_ms);
                 return Ok(Answer::Later);
             }
@@ -105,18 +108,22 @@ impl<H: Host> Core<H> {
             ShimWrite::Closed => {
                 let error =
                     RpcError::new(ErrorKind::WrongState, "the task has no open standard input").field("id");
-                self.fail(&caller, error.hint("it was started without --stdin, or reads no more"));
+                self.fail(
+                    &caller,
+                    error.hint("it was started without --stdin, or has closed its standard input"),
+                );
             }
             ShimWrite::Full { .. } if self.is_between_attempts(&task) => {
-                let message = "the task is between two attempts, and nobody reads now";
+                let message = "the task is between two attempts and does not read its standard input";
                 let hint = "try again when the next attempt has begun";
                 let refusal = RpcError::new(ErrorKind::Busy, message).field("id").hint(hint);
                 self.refuse_when_writable(caller, task, refusal, room_ms);
             }
             ShimWrite::Full { pending } => {
                 let message =
-                    format!("the command does not read: {pending} bytes are waiting for it already");
-                let refusal = RpcError::new(ErrorKind::Busy, message).hint("try again when it has read");
+                    format!("the standard input of the command is full: {pending} bytes are not read yet");
+                let refusal = RpcError::new(ErrorKind::Busy, message)
+                    .hint("try again when the command has read some of it");
                 self.refuse_when_writable(caller, task, refusal, room_ms);
             }
         }
@@ -126,8 +133,8 @@ impl<H: Host> Core<H> {
         self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Resting(_)))
     }
 
-    /// Refuses a write that there is no room for: at once, or when there is room, so that the caller need not poll. Nothing was
-    /// accepted, so nothing can be written twice.
+    /// Refuses a write for which there is no room: at once, or when there is room again, so that
+    /// the caller need not poll. Nothing was accepted, so the caller can repeat the whole write.
     fn refuse_when_writable(
         &mut self,
         caller: Caller,
@@ -143,14 +150,14 @@ impl<H: Host> Core<H> {
         self.defer_reply(caller, reply, Some(room_ms.min(most_ms)));
     }
 
-    /// The command has read, or has closed its input.
+    /// The command has read from its standard input, or has closed it.
     pub(crate) fn shim_has_room(&mut self, shim: ShimId) {
         if let Some(task) = self.shims.task_of(shim).map(str::to_owned) {
             self.wake_writers(&task);
         }
     }
 
-    /// A task whose turn has come, or whose next attempt has begun, may read.
+    /// A task that has started, or whose next attempt has begun, may read its standard input.
     pub(super) fn wake_writers_if_running(&mut self, id: &str) {
         if self.tasks.get(id).is_some_and(|task| matches!(task.state, State::Running(_))) {
             self.wake_writers(id);
@@ -168,8 +175,8 @@ impl<H: Host> Core<H> {
 
 fn check_room(room_ms: Option<u64>) -> Result<(), RpcError> {
     if room_ms.is_some_and(|ms| ms > bounds::ROOM_MS) {
-        let message = format!("nobody waits for room for more than {} ms at a time", bounds::ROOM_MS);
-        return Err(RpcError::invalid("room_ms", message).hint("ask again then"));
+        let message = format!("room_ms must be at most {}", bounds::ROOM_MS);
+        return Err(RpcError::invalid("room_ms", message).hint("repeat the call to wait longer"));
     }
     Ok(())
 }

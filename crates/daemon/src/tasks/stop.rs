@@ -1,5 +1,5 @@
-//! `task/stop`: ends one task and proves it. Stops of several tasks at once are in `stop_many`; the stop itself is carried out by
-//! the task's shim.
+//! `task/stop`: stops one task and replies with a receipt. Stops of several tasks at once are in
+//! `stop_many`; the stop itself is carried out by the task's shim.
 
 use belay_model::{Level, Outcome, State, StopOrder};
 use belay_protocol::Timestamp;
@@ -101,7 +101,7 @@ impl<H: Host> Core<H> {
         Ok(answer)
     }
 
-    /// Who stops a task: a connection that holds the task's session stops it in the session's name.
+    /// The actor of a stop. A connection that holds the task's session acts as the session.
     fn stop_actor(&self, caller: &Caller, stored: &StoredTask, named: Option<&str>) -> String {
         let holds = stored.session != STANDING && self.acts_for_session(caller.client, &stored.session);
         match (self.scope(caller), named) {
@@ -111,7 +111,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Carries a stop to wherever the task is: its shim, or its start that no shim has yet.
+    /// Sends a stop to the task's shim, or ends the task here if no shim has received its start
+    /// yet.
     pub(crate) fn order_stop(&mut self, id: &str, order: StopOrder) {
         let (level, actor, reason) = (order.level.name(), order.actor.as_str(), order.reason.as_deref());
         tracing::info!(task = id, level, actor, reason, "stop");
@@ -139,12 +140,13 @@ impl<H: Host> Core<H> {
                     self.arm_watchdog(shim, patience_ms + bounds::SHIM_ANSWER_MS);
                 }
             }
-            // Its shim is gone and what became of it is being found out: then it ends, and the reply waits for it.
+            // Its shim is gone and a worker finds out how the task ended. The reply waits for that
+            // end.
             Some((None, false)) | None => {}
         }
     }
 
-    /// A queued task that no shim has yet is ended at once: nothing of it runs.
+    /// Ends a queued task that no shim has received yet: it has no process.
     pub(super) fn end_queued(&mut self, id: &str, order: StopOrder) {
         let now = Timestamp(self.ctx.now.wall_ms);
         let receipt = Receipt {
@@ -167,14 +169,15 @@ impl<H: Host> Core<H> {
         self.end_here(id, record);
     }
 
-    /// How long a stop may take: every level its grace period, then the kill, and a margin for the report.
+    /// How long a stop may take: a grace period for each level, then the kill, and a margin for the
+    /// report.
     pub(crate) fn stop_deadline_ms(&self, id: &str, order: &StopOrder) -> u64 {
         const MARGIN_MS: u64 = 5_000;
         let kill_ms = self.tasks.get(id).map_or(0, |task| task.policy.kill_ms);
         self.stop_patience_ms(id, order).saturating_add(kill_ms).saturating_add(MARGIN_MS)
     }
 
-    /// How long the tree may take before it is killed.
+    /// How long the process tree may take before it is killed.
     fn stop_patience_ms(&self, id: &str, order: &StopOrder) -> u64 {
         let Some(task) = self.tasks.get(id) else { return 0 };
         let grace = order.grace_ms.unwrap_or(task.policy.grace_ms);
@@ -184,7 +187,8 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// A task that is not there, or not the caller's, is no error of the call: the reply says so.
+/// For a task that does not exist or is not the caller's, the reply has a verdict instead of an
+/// error.
 fn refuse_stop(caller: &Caller, id: &str, error: RpcError) -> Result<Answer, RpcError> {
     let result = match error.data.kind {
         ErrorKind::NotFound => StopVerdict::NotFound,
@@ -197,7 +201,8 @@ fn refuse_stop(caller: &Caller, id: &str, error: RpcError) -> Result<Answer, Rpc
 /// The reply to a stop, once the task has ended.
 pub(super) fn stop_result(info: &TaskInfo) -> StopResult {
     let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt()).cloned();
-    // Without a receipt the stop came too late: the command had ended by itself. Of a lost task that is not known.
+    // Without a receipt the stop came too late: the command had ended by itself. For a lost task
+    // that is unknown.
     let accepted = receipt.is_some() || info.status == Status::Lost;
     let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
     StopResult { receipt, ..StopResult::bare(info.id.clone(), result, Some(info.status)) }

@@ -1,5 +1,5 @@
-//! Stops of several tasks that are answered together: a task with everything below it, the tasks of a session that ends, and all
-//! tasks of a daemon that leaves.
+//! Stops of several tasks with one reply: a task with everything below it, the tasks of a session
+//! that ends, or all tasks of a daemon that exits.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::requests::{Answer, Caller, Progress, Reply, ReplyId, Waiter};
 use crate::runtime::{Core, Work};
 
-/// Several stops that are answered together.
+/// Several stops with one reply.
 #[derive(Debug)]
 pub(crate) struct StopManyReply {
     done: Vec<StopResult>,
@@ -23,16 +23,16 @@ pub(crate) struct StopManyReply {
     then: AfterStops,
 }
 
-/// What follows when they have ended.
+/// What follows when the tasks have ended.
 #[derive(Debug)]
 pub(crate) enum AfterStops {
-    /// The daemon leaves.
+    /// The daemon exits.
     Leave,
-    /// The tasks above them are next, up to this one.
+    /// The tasks on the level above are stopped next, up to the root.
     Cascade {
         root: String,
         fenced: Option<FenceInfo>,
-        /// How the root ended, if it was not this stop that ended it.
+        /// The result for the root, if it ended before this stop reached it.
         root_ended: Option<Box<StopResult>>,
     },
     CloseSession {
@@ -68,7 +68,8 @@ impl Reply for StopManyReply {
         if self.open.is_empty() { Progress::Complete } else { Progress::Keep }
     }
 
-    /// The tasks of one level have ended: the next level, from the leaves up, or what follows the stops.
+    /// The tasks of one level have ended: continues with the level above it, or with what follows
+    /// the stops.
     fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, _: &TaskEnded) {
         core.go_on_stopping(waiter, self);
     }
@@ -162,7 +163,7 @@ impl<H: Host> Core<H> {
         StopResult::bare(id, StopVerdict::Accepted, status)
     }
 
-    /// They have ended, or the time is over.
+    /// Replies: the tasks have ended, or the deadline has passed.
     pub(crate) fn finish_stops(&mut self, caller: &Caller, stops: StopManyReply) {
         let StopManyReply { mut done, open, then, .. } = stops;
         let left = open.len();
@@ -180,7 +181,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// New tasks may start below it again, unless another stop of the same subtree is under way.
+    /// Allows starts below the root again, unless another stop of the same subtree is under way.
     fn stop_of_subtree_over(&mut self, root: &str) {
         if let Some(count) = self.tasks.closing.get_mut(root) {
             *count -= 1;

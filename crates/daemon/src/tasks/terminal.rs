@@ -1,4 +1,4 @@
-//! `task/resize`: the size of a task's terminal. The terminal itself belongs to the shim.
+//! `task/resize`: changes the size of a task's terminal. The terminal itself belongs to the shim.
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shim::ToShim;
@@ -11,10 +11,10 @@ use crate::input::ShimId;
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, shim_unanswered};
 use crate::runtime::Core;
 
-/// The terminal type for a caller that has none: the one that most programs know.
+/// The terminal type for a caller without one: most programs support it.
 pub(crate) const TERM: &str = "TERM=xterm-256color";
 
-/// A terminal without rows or columns divides some programs by zero.
+/// Some programs divide by the number of rows or columns.
 pub(crate) fn check_size(field: &str, size: Size) -> Result<(), RpcError> {
     if size.rows == 0 || size.cols == 0 {
         let message = "a terminal has at least one row and one column";
@@ -23,12 +23,12 @@ pub(crate) fn check_size(field: &str, size: Size) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// The task has ended, or no shim holds it now.
+/// The error for a task that has ended or has no shim now.
 fn no_terminal_now(id: &str) -> RpcError {
-    let message = format!("task {id} does not run, so its terminal has no size to change");
+    let message = format!("task {id} is not running, so its terminal cannot be resized");
     RpcError::new(ErrorKind::WrongState, message)
         .field("id")
-        .hint(format!("belay inspect {id} says how it is"))
+        .hint(format!("belay inspect {id} shows its state"))
 }
 
 fn no_terminal(id: &str) -> RpcError {
@@ -37,7 +37,7 @@ fn no_terminal(id: &str) -> RpcError {
         .hint("start it with --pty to give it one")
 }
 
-/// A change of size that waits for the shim.
+/// A resize that waits for the shim's answer.
 #[derive(Debug)]
 pub(crate) struct ResizeReply {
     task: String,
@@ -76,7 +76,7 @@ impl<H: Host> Core<H> {
         }
         let Some(live) = self.tasks.get(&id) else { return Err(no_terminal_now(&id)) };
         match (live.shim, &live.start) {
-            // No shim has it yet: it starts with the new size.
+            // The start has not been sent to a shim yet: the task starts with the new size.
             (_, Some(_)) => {
                 self.tasks.update(&id, |task| {
                     if let Some(start) = &mut task.start {
@@ -103,7 +103,8 @@ impl<H: Host> Core<H> {
         self.reply(&waiter.caller, &ResizeResult { id: task, rows: size.rows, cols: size.cols });
     }
 
-    /// An adopted shim has said which size its terminal has: it may have changed while no daemon ran.
+    /// An adopted shim has reported the size of its terminal, which may have changed while no
+    /// daemon ran.
     pub(crate) fn terminal_adopted(&mut self, shim: ShimId, pty: Option<Size>) {
         let task = self.shims.task_of(shim).map(str::to_owned);
         if let (Some(task), Some(size)) = (task, pty) {
@@ -111,7 +112,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Stores the size of a terminal, so that it is in every list and outlives this daemon.
+    /// Stores the size of a terminal, for lists and for the next daemon.
     fn store_terminal_size(&mut self, id: &str, size: Size) {
         if self.tasks.get(id).is_some_and(|task| task.stored.doc.pty != Some(size)) {
             self.tasks.update(id, |task| task.stored.doc.pty = Some(size));

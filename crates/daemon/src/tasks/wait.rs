@@ -1,5 +1,6 @@
-//! `task/wait`: for the end of a task, for a line of its output that matches, for silence. Each is a level: what is so already
-//! is answered at once, and a wait that timed out goes on in the next one without missing anything.
+//! `task/wait`: waits for the end of a task, for a matching line of its output, or for silence.
+//! Each condition is a level: one that is met already is answered at once, and a wait that timed
+//! out can be continued without missing anything.
 
 use belay_protocol::error::RpcError;
 use belay_protocol::output::{SearchCursor, SearchLine, SearchParams};
@@ -31,22 +32,22 @@ pub(crate) struct WaitReply {
 struct Matching {
     pattern: Pattern,
     params: MatchParams,
-    /// Where the next search begins.
+    /// The position at which the next search begins.
     cursor: SearchCursor,
     /// A search is running.
     searching: bool,
-    /// More was written since it began.
+    /// More output was written since the search began.
     more: bool,
     /// The deadline has passed; the reply is given when the running search has finished.
     due: bool,
     unfinished: Option<Unfinished>,
 }
 
-/// A line without its end that matches, and when it counts if nothing follows.
+/// A matching line without a newline, and when it is accepted if no output follows.
 #[derive(Debug)]
 struct Unfinished {
     line: SearchLine,
-    counts_at_ms: u64,
+    accepted_at_ms: u64,
 }
 
 #[derive(Debug)]
@@ -59,12 +60,12 @@ struct Silence {
 }
 
 impl WaitReply {
-    /// Whether it has to be told about every new output.
+    /// Whether the wait needs a notification of all new output.
     pub(super) const fn watches_output(&self) -> bool {
         self.matching.is_some() || self.silence.is_some()
     }
 
-    /// Where a later wait for the same match continues.
+    /// The position at which a later wait for the same match continues.
     fn next(&self) -> Option<SearchCursor> {
         self.matching.as_ref().map(|matching| matching.cursor)
     }
@@ -90,7 +91,7 @@ impl Reply for WaitReply {
         vec![&self.task]
     }
 
-    /// A wait for a match searches the last lines before it ends, too.
+    /// A wait for a match searches the last lines of the output before it completes.
     fn task_ended(&mut self, ended: &TaskEnded) -> Progress {
         self.ended = Some(Box::new(ended.info().clone()));
         if self.matching.is_some() { Progress::Keep } else { Progress::Complete }
@@ -133,9 +134,9 @@ impl<H: Host> Core<H> {
     pub(crate) fn task_wait(&mut self, caller: &Caller, params: WaitParams) -> Result<Answer, RpcError> {
         check_clock("silence_ms", params.silence_ms)?;
         if params.attach && (params.matching.is_some() || params.silence_ms.is_some()) {
-            let message = "whoever waits in the place of a task's caller waits for its end";
+            let message = "attach cannot be combined with a match or with silence";
             return Err(
-                RpcError::invalid("attach", message).hint("wait for a match or for silence without it")
+                RpcError::invalid("attach", message).hint("wait for a match or for silence without attach")
             );
         }
         let pattern = params.matching.as_ref().map(|matching| pattern(&matching.pattern)).transpose()?;
@@ -239,12 +240,12 @@ impl<H: Host> Core<H> {
 
     // --- matches ---
 
-    /// The task has written so many bytes by now.
+    /// The task has new output: `bytes` is its total size.
     pub(super) fn wait_sees_output(&mut self, wait: ReplyId, bytes: u64) {
         let now_ms = self.ctx.now.mono_ms;
         let Some(reply) = self.requests.reply_mut::<WaitReply>(wait) else { return };
         if let Some(silence) = reply.silence.as_mut().filter(|silence| bytes > silence.bytes) {
-            // The timer finds out by itself that it has to go on.
+            // The timer is not moved: when it fires, it is armed again for the rest of the time.
             (silence.since_ms, silence.bytes) = (now_ms, bytes);
         }
         self.search_for_match(wait);
@@ -315,8 +316,9 @@ impl<H: Host> Core<H> {
         self.requests.reply_mut::<WaitReply>(wait)?.matching.as_mut()
     }
 
-    /// Whether a line without its end is likely to stay without it: a prompt, not a piece of a line that is still being
-    /// written. It is when nothing has followed for a moment; else it is searched again then, or when something follows.
+    /// Whether a line without a newline is a prompt, and not part of a line that is still being
+    /// written. It is a prompt if no output has followed for a moment; otherwise it is searched
+    /// again after that moment, or when output follows.
     fn is_prompt(&mut self, wait: ReplyId, line: &SearchLine) -> bool {
         let now_ms = self.ctx.now.mono_ms;
         let task = self.requests.reply::<WaitReply>(wait).map(|reply| reply.task.clone());
@@ -324,15 +326,15 @@ impl<H: Host> Core<H> {
         let quiet_ms = self.quiet_ms(log.and_then(|log| log.last_at_ms().ok().flatten()));
         let Some(matching) = self.matching(wait) else { return false };
         let known = matching.unfinished.as_ref().filter(|known| known.line == *line);
-        let known_ms = known.map(|known| known.counts_at_ms);
-        let counts_at_ms = known_ms.unwrap_or(now_ms + bounds::OPEN_LINE_MS.saturating_sub(quiet_ms));
-        if now_ms >= counts_at_ms {
+        let known_ms = known.map(|known| known.accepted_at_ms);
+        let accepted_at_ms = known_ms.unwrap_or(now_ms + bounds::OPEN_LINE_MS.saturating_sub(quiet_ms));
+        if now_ms >= accepted_at_ms {
             return true;
         }
-        matching.unfinished = Some(Unfinished { line: line.clone(), counts_at_ms });
+        matching.unfinished = Some(Unfinished { line: line.clone(), accepted_at_ms });
         let (more, due) = (matching.more, matching.due);
         if known_ms.is_none() {
-            self.ctx.schedule(counts_at_ms - now_ms, Timer::Quiet(wait));
+            self.ctx.schedule(accepted_at_ms - now_ms, Timer::Quiet(wait));
         }
         if due {
             self.end_wait(wait, Met::Timeout, None);
@@ -344,7 +346,7 @@ impl<H: Host> Core<H> {
 
     // --- silence ---
 
-    /// How long ago that was, by the wall clock.
+    /// The time since the last output, by the wall clock.
     fn quiet_ms(&self, wrote_ms: Option<i64>) -> u64 {
         let now_ms = self.ctx.now.wall_ms;
         u64::try_from(now_ms.saturating_sub(wrote_ms.unwrap_or(now_ms))).unwrap_or(0)
@@ -362,7 +364,7 @@ impl<H: Host> Core<H> {
         if at_ms <= now_ms {
             return self.end_wait(wait, Met::Silence, None);
         }
-        // Another timer may have led here.
+        // This call may be due to another timer.
         let earlier = silence.timer.take();
         self.ctx.cancel(earlier);
         let timer = self.ctx.schedule(at_ms - now_ms, Timer::Quiet(wait));

@@ -1,15 +1,17 @@
-//! Puts the lines of a log together again, stream by stream. It knows nothing of patterns, context or pages.
+//! Assembles the lines of a log, separately for each stream. Patterns, context and pages are not
+//! handled here.
 
 use std::io;
 use std::ops::ControlFlow;
 
 use belay_record::{LogReader, Piece, Stream};
 
-/// What a character of UTF-8 can have left when a line that is too long is cut.
+/// How many bytes of a UTF-8 character can follow its first byte: a long line is not cut inside a
+/// character.
 const CHARACTER_REST: usize = 3;
 
-/// A point between two lines: all that is needed to go on from there. A line belongs to where it ends, so every line of
-/// a log lies on one side of it, also those that are not finished there.
+/// A position between two lines from which a search can continue. A line is located by its end, so
+/// every line of a log is on one side of the position, including lines that are unfinished there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) at: u64,
@@ -23,15 +25,15 @@ pub(super) struct Whole {
     pub(super) stream: Stream,
     pub(super) offset: u64,
     pub(super) text: Vec<u8>,
-    /// Right behind it.
+    /// The position directly after the line.
     pub(super) behind: Place,
 }
 
-/// The lines that are not finished yet, one of each stream.
+/// The unfinished line of each stream.
 #[derive(Debug)]
 pub(super) struct Lines {
     held: [Option<Held>; 2],
-    /// What is longer is handed on in parts.
+    /// A longer line is emitted in parts.
     line_bytes: usize,
 }
 
@@ -51,7 +53,8 @@ const fn side(stream: Stream) -> usize {
 }
 
 impl Lines {
-    /// As they were at this place. Only the bytes of the unfinished lines are read, however far back they begin.
+    /// Restores the unfinished lines at a position. Only their bytes are read, however far back
+    /// they begin.
     pub(super) fn at(place: Place, log: &LogReader, line_bytes: usize) -> io::Result<Self> {
         let mut held = [None, None];
         for stream in STREAMS {
@@ -62,12 +65,12 @@ impl Lines {
         Ok(Self { held, line_bytes })
     }
 
-    /// Where these lines are, having seen everything before `at`.
+    /// The position after everything before `at`.
     pub(super) fn place(&self, at: u64) -> Place {
         Place { at, open: self.held.each_ref().map(|held| held.as_ref().map(|held| held.offset)) }
     }
 
-    /// Takes what comes next, and hands on each line that ends within it.
+    /// Adds the next piece of the log, and emits each line that ends within it.
     pub(super) fn take(
         &mut self,
         piece: &Piece,
@@ -86,7 +89,8 @@ impl Lines {
         ControlFlow::Continue(())
     }
 
-    /// Ends what is not finished, because nothing follows it here. Whichever began first is first.
+    /// Ends the unfinished lines, because no bytes follow. The line that began first is emitted
+    /// first.
     pub(super) fn cut(&mut self, at: u64, mut each: impl FnMut(Whole) -> ControlFlow<()>) -> ControlFlow<()> {
         let mut streams = STREAMS;
         streams.sort_by_key(|stream| self.held[side(*stream)].as_ref().map(|held| held.offset));
@@ -98,13 +102,13 @@ impl Lines {
         ControlFlow::Continue(())
     }
 
-    /// How much of `rest` belongs to the line, and whether the line ends there.
+    /// Returns how much of `rest` belongs to the line, and whether the line ends there.
     fn step(&mut self, stream: Stream, at: u64, rest: &[u8]) -> (usize, bool) {
         let held = self.held[side(stream)].get_or_insert_with(|| Held { offset: at, text: Vec::new() });
         let room = self.line_bytes.saturating_sub(held.text.len());
         if room == 0 {
-            // Whether this is a part or all of the line is known with the byte that follows, not before: what is cut
-            // at once would leave an empty line in front of its newline.
+            // Only the next byte shows whether the line is complete: a cut before that byte could
+            // leave an empty line in front of its newline.
             return match rest[0] {
                 b'\n' => (1, true),
                 byte @ 0x80..=0xbf if held.text.len() < self.line_bytes + CHARACTER_REST => {
@@ -126,7 +130,7 @@ impl Lines {
     }
 }
 
-/// What of an unfinished line lies before `to`.
+/// Reads the part of an unfinished line that is before `to`.
 fn read_held(
     log: &LogReader,
     stream: Stream,
@@ -135,7 +139,7 @@ fn read_held(
     line_bytes: usize,
 ) -> io::Result<Option<Held>> {
     let slice = log.read(offset, line_bytes + CHARACTER_REST, Some(stream))?;
-    // What was not kept meanwhile took the head of the line with it.
+    // If the beginning of the line was removed meanwhile, the line begins after the gap.
     let from = slice.gaps.iter().map(|gap| gap[1]).filter(|end| *end <= to).max().unwrap_or(offset);
     let mut held: Option<Held> = None;
     for mut piece in slice.pieces.into_iter().filter(|piece| (from..to).contains(&piece.offset)) {

@@ -1,4 +1,5 @@
-//! One answer to a search: which lines are shown, when it is full, and from where the next one goes on.
+//! One page of search results: which lines are shown, when the page is full, and where the next
+//! page begins.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -12,26 +13,28 @@ use regex::bytes::Regex;
 use super::Limits;
 use super::lines::{Place, Whole};
 
-/// What a line costs in an answer beside its text.
+/// The size of a line in a page in addition to its text.
 const LINE_COST_BYTES: usize = 64;
 
+/// A page that is being filled.
 pub(super) struct Page<'a> {
     pattern: &'a Regex,
     context: usize,
     max_matches: usize,
     answer_bytes: usize,
-    /// Lines that are shown if a match follows soon.
+    /// Context lines that are shown if a match follows soon enough.
     before: VecDeque<(SearchLine, Place)>,
-    /// How many lines to come are shown because of a match.
+    /// How many of the next lines are shown as the context of an earlier match.
     owed: usize,
-    /// The number of the last line that was looked at.
+    /// The number of the last line that was examined.
     number: u64,
     matches: usize,
     bytes: usize,
     pub(super) lines: Vec<SearchLine>,
     pub(super) gaps: Vec<Gap>,
-    /// Behind the last line that is shown, or that no match to come can have shown. The next page goes on here, looks
-    /// at the lines of `before` once more, and so needs to be told nothing about them.
+    /// The position after the last line that is shown or can no longer be shown as context. The
+    /// next page begins here and examines the lines of `before` again, so the cursor need not
+    /// contain them.
     pub(super) settled: SearchCursor,
 }
 
@@ -61,10 +64,11 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Looks at the next line. Breaks off when the page is full; then this line may be the next page's.
+    /// Examines the next line. Breaks when the page is full; then the line may belong to the next
+    /// page.
     pub(super) fn line(&mut self, whole: Whole, open: bool) -> ControlFlow<()> {
         let Whole { stream, offset, text, behind } = whole;
-        // At a terminal every line ends with a carriage return, which nobody means who writes `$`.
+        // On a terminal every line ends with a carriage return, and `$` must match before it.
         let bare = text.strip_suffix(b"\r");
         let matched = self.pattern.is_match(&text) || bare.is_some_and(|bare| self.pattern.is_match(bare));
         if matched && self.matches == self.max_matches {
@@ -82,14 +86,14 @@ impl<'a> Page<'a> {
         } else if self.owed > 0 {
             self.show(line, behind, self.owed - 1)?;
         } else {
-            self.pass(line, behind);
+            self.skip(line, behind);
         }
-        // The context of the last match still belongs to it, unless it matches too.
+        // The page includes the context after its last match, up to the next match.
         let is_full = self.matches == self.max_matches && self.owed == 0;
         if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// What follows was not written right behind what was before, and is no context of it.
+    /// Records a gap. Lines on its two sides are not context of each other.
     pub(super) fn gap(&mut self, gap: Gap) {
         self.gaps.push(gap);
         self.before.clear();
@@ -101,7 +105,7 @@ impl<'a> Page<'a> {
 
     fn show(&mut self, line: SearchLine, behind: Place, owed: usize) -> ControlFlow<()> {
         let cost = line.line.text.0.len() + LINE_COST_BYTES;
-        // One line goes into any page: none is too long for all of them.
+        // A page has at least one line, however long: otherwise the search would not progress.
         if !self.lines.is_empty() && self.bytes + cost > self.answer_bytes {
             return ControlFlow::Break(());
         }
@@ -111,7 +115,7 @@ impl<'a> Page<'a> {
         ControlFlow::Continue(())
     }
 
-    fn pass(&mut self, line: SearchLine, behind: Place) {
+    fn skip(&mut self, line: SearchLine, behind: Place) {
         self.before.push_back((line, behind));
         if self.before.len() > self.context
             && let Some((line, behind)) = self.before.pop_front()
@@ -129,7 +133,7 @@ impl<'a> Page<'a> {
             stdout,
             stderr,
             number,
-            // As small as the context.
+            // At most the context, which fits.
             owed: u32::try_from(owed).unwrap_or(u32::MAX),
         };
     }

@@ -1,4 +1,4 @@
-//! The search over logs that were really written, a page at a time, against a search that knows no pages.
+//! Tests of the search: pages over logs on disk, compared with a search in memory without pages.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,12 +10,12 @@ use belay_record::{LogReader, LogWriter, Stream};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::{LIMITS, Limits, look_through};
+use super::{LIMITS, Limits, search_page};
 use crate::effect::Search;
 
 type Write = (Stream, Vec<u8>);
 
-/// Everything that a test looks at in a line that is shown.
+/// The fields of a shown line that the tests compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shown {
     stream: StreamName,
@@ -61,12 +61,12 @@ fn search(pattern: &str, context: u32, stream: Option<Stream>) -> Search {
     Search { params, pattern, dir: "/".into(), memory: None, ended_bytes: Some(0) }
 }
 
-/// Every page of a search, each with the cursor that led to it.
+/// Every page of a search, each requested with the cursor of the page before it.
 fn pages(dir: &Path, search: &mut Search, limits: &Limits) -> Vec<SearchResult> {
     let mut pages = Vec::new();
     search.params.cursor = None;
     loop {
-        let page = look_through(&LogReader::open(dir).unwrap(), search, limits).unwrap().result;
+        let page = search_page(&LogReader::open(dir).unwrap(), search, limits).unwrap().result;
         let next = page.next;
         assert_eq!(page.complete, next.is_none());
         pages.push(page);
@@ -81,8 +81,8 @@ fn joined(pages: Vec<SearchResult>) -> Vec<Shown> {
     pages.into_iter().flat_map(|page| page.lines).map(Shown::of).collect()
 }
 
-/// The same byte by byte and with everything in memory: the lines in the order in which they end, then those that
-/// match and their neighbours.
+/// The expected result, computed byte by byte in memory: the lines in the order in which they end,
+/// filtered to matches and their context.
 fn expected(writes: &[Write], search: &Search, line_bytes: usize) -> Vec<Shown> {
     let mut lines: Vec<(Stream, u64, Vec<u8>)> = Vec::new();
     let mut held: Vec<(Stream, u64, Vec<u8>)> = Vec::new();
@@ -168,7 +168,7 @@ fn any_search() -> impl Strategy<Value = Search> {
 proptest! {
     // proves O2, O3
     #[test]
-    fn pages_together_are_one_search(
+    fn joined_pages_equal_one_search(
         writes in any_writes(), limits in any_limits(), mut search in any_search(),
     ) {
         let (dir, _) = written(&writes);
@@ -178,7 +178,7 @@ proptest! {
 
     // proves O2
     #[test]
-    fn a_page_keeps_to_its_limits(
+    fn page_respects_limits(
         writes in any_writes(), limits in any_limits(), mut search in any_search(),
     ) {
         let (dir, _) = written(&writes);
@@ -191,7 +191,7 @@ proptest! {
 
     // proves O2
     #[test]
-    fn what_comes_while_pages_are_read_changes_nothing(
+    fn output_during_paging_changes_nothing(
         writes in any_writes(), more in any_writes(), limits in any_limits(), mut search in any_search(),
     ) {
         search.ended_bytes = None;
@@ -200,7 +200,7 @@ proptest! {
         append(&mut log, &writes);
         let mut found = Vec::new();
         for (stream, data) in more.iter().chain(std::iter::repeat(&(Stream::Stdout, b"b\n".to_vec()))) {
-            let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &limits).unwrap().result;
+            let page = search_page(&LogReader::open(dir.path()).unwrap(), &search, &limits).unwrap().result;
             search.params.cursor = page.next;
             found.extend(page.lines.into_iter().map(Shown::of));
             if page.complete {
@@ -214,7 +214,7 @@ proptest! {
 
 // proves O2
 #[test]
-fn an_unfinished_line_is_read_again_however_much_lies_behind_it() {
+fn long_unfinished_line_is_restored_across_pages() {
     let mut writes = vec![(Stream::Stdout, b"prompt ".to_vec())];
     writes.extend((0..40_000).map(|i| (Stream::Stderr, format!("err {i}\n").into_bytes())));
     writes.push((Stream::Stdout, b"end\n".to_vec()));
@@ -228,10 +228,10 @@ fn an_unfinished_line_is_read_again_however_much_lies_behind_it() {
 
 // proves O2
 #[test]
-fn what_was_not_kept_ends_a_line_and_is_no_neighbour() {
+fn gap_ends_line_and_context() {
     let dir = TempDir::new().unwrap();
     let mut log = LogWriter::new(dir.path(), 0, 0);
-    // Lines that do not end with a segment, so that one is cut at each side of the gap.
+    // Lines do not end at segment boundaries, so a line is cut on each side of the gap.
     let writes: Vec<Write> =
         (0..100_000).map(|i| (Stream::Stdout, format!("line {i:06}\n").into_bytes())).collect();
     let bytes = append(&mut log, &writes);
@@ -269,24 +269,24 @@ fn with_match(lines: &[Shown], place: usize) -> Vec<Shown> {
 
 // proves O2
 #[test]
-fn a_line_whose_head_goes_while_pages_are_read_is_shown_without_it() {
+fn line_without_removed_head_is_shown() {
     let dir = TempDir::new().unwrap();
     let mut log = LogWriter::new(dir.path(), 0, 0);
     let errors = |many| (0..many).map(|i| (Stream::Stderr, format!("err {i:05}\n").into_bytes()));
-    let said = |text: &str| (Stream::Stdout, text.as_bytes().to_vec());
+    let stdout = |text: &str| (Stream::Stdout, text.as_bytes().to_vec());
     let writes: Vec<Write> =
-        std::iter::once(said("head ")).chain(errors(15_000)).chain([said("middle ")]).collect();
+        std::iter::once(stdout("head ")).chain(errors(15_000)).chain([stdout("middle ")]).collect();
     let behind_middle = append(&mut log, &writes);
-    append(&mut log, &errors(8_000).chain([said("end\n")]).collect::<Vec<_>>());
+    append(&mut log, &errors(8_000).chain([stdout("end\n")]).collect::<Vec<_>>());
     let mut search = search("err|end", 0, None);
     let mut found = Vec::new();
     loop {
-        let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
+        let page = search_page(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
         found.extend(page.lines.into_iter().map(Shown::of));
         search.params.cursor = page.next;
         let Some(next) = page.next else { break };
         if next.at > behind_middle {
-            // As if it had to make room: the second segment is no longer there.
+            // As if the output limit had been reached: the second segment is removed.
             for name in ["0000000000010000.out", "0000000000010000.idx"] {
                 let _ = std::fs::remove_file(dir.path().join(name));
             }
@@ -298,7 +298,7 @@ fn a_line_whose_head_goes_while_pages_are_read_is_shown_without_it() {
 
 // proves O2
 #[test]
-fn a_line_is_cut_only_where_it_is_too_long_and_never_in_a_character() {
+fn long_line_is_cut_between_characters() {
     let limits = Limits { line_bytes: 4, ..LIMITS };
     let texts = |data: &str, pattern: &str| -> Vec<String> {
         let (dir, _) = written(&[(Stream::Stdout, data.as_bytes().to_vec())]);
@@ -315,7 +315,7 @@ fn a_line_is_cut_only_where_it_is_too_long_and_never_in_a_character() {
 
 // proves O2
 #[test]
-fn a_cursor_that_nobody_gave_does_no_harm() {
+fn forged_cursor_is_harmless() {
     let (dir, _) = written(&[(Stream::Stdout, b"one\ntwo".to_vec()), (Stream::Stderr, b"three\n".to_vec())]);
     let odd = [0, 1, 5, 13, u64::MAX];
     let tried: BTreeSet<_> = odd.iter().flat_map(|at| odd.map(|other| (*at, other))).collect();
@@ -325,7 +325,7 @@ fn a_cursor_that_nobody_gave_does_no_harm() {
             let (number, owed) = (u64::MAX, u32::MAX);
             let cursor = SearchCursor { at, until, stdout: open, stderr: open, number, owed };
             search.params.cursor = Some(cursor);
-            let page = look_through(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
+            let page = search_page(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
             assert!(page.complete && page.lines.len() <= 5, "{page:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! Fences: an owner whose task was stopped in a lane is kept out of it until it is released. And the errors for claims that are
-//! refused.
+//! Fences: an owner whose task was stopped in a lane cannot use the lane until the fence is removed.
+//! Also the errors for refused claims.
 
 use belay_model::lane::{Fence, Holding, Refusal};
 use belay_model::{Level, StopOrder};
@@ -16,8 +16,8 @@ use crate::runtime::Core;
 use crate::tasks::{Task, TaskRef};
 
 impl<H: Host> Core<H> {
-    /// A task is stopped. If it holds a lane for another owner than the one that stops it, that owner is fenced until it is
-    /// released; its tasks that are queued for the lane are stopped, too.
+    /// A task is stopped. If it holds a lane for an owner other than the caller, that owner is
+    /// fenced from the lane, and the owner's tasks in the queue are stopped, too.
     pub(crate) fn fence_owner(&mut self, caller: &Caller, id: &str, order: &StopOrder) -> Option<FenceInfo> {
         let stored = self.tasks.get(id)?.stored();
         let seat = stored.doc.lane.clone()?;
@@ -36,20 +36,21 @@ impl<H: Host> Core<H> {
             reason: order.reason.clone(),
         };
         let info = fence_info(&seat.name, &fence);
-        let in_vain = self.lanes.update(&seat.name, |lane| lane.fence(fence))?;
+        let queued = self.lanes.update(&seat.name, |lane| lane.fence(fence))?;
         self.store_lane(&seat.name);
         tracing::info!(lane = seat.name, owner = info.owner, task = id, by = info.by, "owner fenced");
         let FenceInfo { lane, owner, generation, by, reason, .. } = info.clone();
         let event = Event::LaneFenced { lane, task: id.to_owned(), session, owner, generation, by, reason };
         self.ctx.record(event, &lineage);
-        for task in in_vain {
-            let reason = format!("{} may not have lane {} any more: {}", info.owner, info.lane, words(&info));
+        for task in queued {
+            let reason = format!("{} is fenced from lane {}: {}", info.owner, info.lane, cause(&info));
             self.order_stop(&task, StopOrder::new(Level::Terminate, order.actor.clone(), Some(&reason)));
         }
         Some(info)
     }
 
-    /// The names under which a caller may own a lane: the owner that it would start for, and everything above.
+    /// The owners that a caller acts for: the owner of tasks that it starts, and everything above
+    /// it.
     pub(super) fn owner_names(&self, caller: &Caller) -> Vec<String> {
         let (session, mut names) = match self.scope(caller) {
             Scope::Person => (STANDING.to_owned(), Vec::new()),
@@ -90,48 +91,48 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// Who fenced an owner, when and why.
-fn words(fence: &FenceInfo) -> String {
+/// The stop that fenced an owner: by which actor, when and why.
+fn cause(fence: &FenceInfo) -> String {
     let why = fence.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("{} stopped {} at {}{why}", fence.by, fence.task, fence.at)
 }
 
-/// The error for a claim that is refused. Of a task that the caller may not see it says only that there is one.
+/// The error for a refused claim. It does not name a task that the caller may not see.
 pub(super) fn refused(lane: &str, refusal: Refusal, visible: bool) -> RpcError {
     match refusal {
         Refusal::Held(_) | Refusal::Awaited(_) if !visible => {
-            let message = format!("lane {lane} is held by somebody else");
-            RpcError::new(ErrorKind::LaneHeld, message).hint(format!("wait for your turn: {lane}:queue"))
+            let message = format!("lane {lane} is held by a task that you may not see");
+            RpcError::new(ErrorKind::LaneHeld, message).hint(format!("queue for it: {lane}:queue"))
         }
         Refusal::Held(Holding { claim, blocked: None }) => {
             let message = format!("lane {lane} is held by task {} of {}", claim.task, claim.owner);
             RpcError::new(ErrorKind::LaneHeld, message)
                 .hint(format!(
-                    "wait for it (belay wait {0}), ask for {lane}:queue, or for {lane}:replace",
+                    "wait for it (belay wait {0}), queue with {lane}:queue, or replace it with {lane}:replace",
                     claim.task
                 ))
                 .ids(vec![claim.task])
         }
         Refusal::Held(Holding { claim, blocked: Some(why) }) => {
-            let message = format!("lane {lane} is blocked by what is left of task {}: {why}", claim.task);
+            let message = format!("lane {lane} is blocked by ended task {}: {why}", claim.task);
             RpcError::new(ErrorKind::LaneHeld, message)
-                .hint(format!("end what is left of it, then: belay lanes release {lane}"))
+                .hint(format!("end those processes, then run: belay lanes release {lane}"))
                 .ids(vec![claim.task])
         }
         Refusal::Awaited(claim) => {
-            let message = format!("task {} of {} is about to begin in lane {lane}", claim.task, claim.owner);
+            let message = format!("task {} of {} is about to start in lane {lane}", claim.task, claim.owner);
             RpcError::new(ErrorKind::LaneHeld, message).ids(vec![claim.task])
         }
         Refusal::Fenced(fence) => {
             let info = fence_info(lane, &fence);
-            let message = format!("{} may not have lane {lane} any more: {}", info.owner, words(&info));
+            let message = format!("{} is fenced from lane {lane}: {}", info.owner, cause(&info));
             RpcError::new(ErrorKind::Fenced, message)
-                .hint(format!("ask the person who did that; belay lanes release {lane} lets it in again"))
+                .hint(format!("ask the person who stopped the task; belay lanes release {lane} removes the fence"))
                 .fence(info)
         }
         Refusal::Stale { claimed } => {
-            let message = format!("somebody else has held lane {lane} since generation {claimed}");
-            RpcError::new(ErrorKind::Fenced, message).hint("look who has it: belay lanes")
+            let message = format!("lane {lane} has had another holder since generation {claimed}");
+            RpcError::new(ErrorKind::Fenced, message).hint("belay lanes shows the current holder")
         }
     }
     .field("lane")

@@ -1,4 +1,5 @@
-//! `lane/list release`: the lanes a caller may see, and releasing a fenced owner.
+//! `lane/list` and `lane/release`: lists the lanes that a caller may see, and removes fences and
+//! blocks from a lane.
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
@@ -20,7 +21,7 @@ impl<H: Host> Core<H> {
         caller.answer(&ListResult { lanes })
     }
 
-    /// A lane as a caller may see it: an agent sees its own place in it, not the tasks of others.
+    /// A lane as a caller may see it: an agent sees its own tasks and fences, not those of others.
     fn visible_lane(&self, caller: &Caller, scope: &Scope, mut lane: LaneInfo) -> LaneInfo {
         if *scope == Scope::Person {
             return lane;
@@ -43,8 +44,7 @@ impl<H: Host> Core<H> {
         let name = &params.name;
         if self.lanes.all.get(name).is_none_or(belay_model::Lane::is_idle) {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
-            let error =
-                RpcError::new(ErrorKind::NotFound, format!("nobody holds, awaits or misses lane {shown}"));
+            let error = RpcError::new(ErrorKind::NotFound, format!("no such lane: {shown}"));
             return Err(error.field("name").hint("belay lanes lists them"));
         }
         let released = self.lanes.update(name, |lane| lane.release(params.owner.as_deref()));
@@ -68,7 +68,8 @@ impl<H: Host> Core<H> {
         Ok(caller.answer(&ReleaseResult { lane, released, unblocked }))
     }
 
-    /// A person may; and a scope above the fenced owner, not the owner itself nor anything below it.
+    /// A lane is released by a person, or by a scope above the fenced owner; not by the owner or
+    /// anything below it.
     fn check_may_release(&self, caller: &Caller, params: &ReleaseParams) -> Result<(), RpcError> {
         let scope = self.scope(caller);
         if scope == Scope::Person {

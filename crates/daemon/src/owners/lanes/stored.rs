@@ -1,4 +1,4 @@
-//! Lanes as they are stored in the journal and as clients see them. Pure conversions.
+//! Conversions of a lane to and from its stored form and its wire form. No I/O.
 
 use belay_model::lane::{Claim, Fence, Holding, Lane, Waiting};
 use belay_protocol::Timestamp;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct SeatDoc {
     pub name: String,
     pub owner: String,
-    /// None while it is queued.
+    /// None while the task is queued.
     pub generation: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct LaneDoc {
     holder: Option<(ClaimDoc, Option<String>)>,
     queue: Vec<(ClaimDoc, bool)>,
     fences: Vec<FenceInfo>,
-    /// The boot during which it was stored: no process outlives it. Empty if unknown.
+    /// The boot during which the lane was stored. No process outlives a boot. Empty if unknown.
     #[serde(default)]
     pub(super) boot: String,
 }

@@ -1,6 +1,7 @@
-//! Completions: ends of tasks that a session's client has not acknowledged yet, and tasks that did not end properly in it. Each
-//! completion is reported once, not to a client that waited for the task or stopped it, and again after a crash if it was not
-//! acknowledged.
+//! Completions: ends of tasks that a session's client has not acknowledged yet, and leftovers,
+//! which are tasks that did not end cleanly. A completion is reported once, and again after a crash
+//! if it was not acknowledged. It is not reported to a client that waited for the task or stopped
+//! it.
 
 use belay_journal::{Loaded, Query, Rows};
 use belay_protocol::error::RpcError;
@@ -20,7 +21,8 @@ use crate::tasks::{StoredTask, TaskEnded, ended_info};
 /// The kind of a completion's document in the journal.
 const DOC_KIND: &str = "notice";
 
-/// Completions that were just reported: they leave the journal a moment later, not before the reply has left.
+/// Completions that were just reported: they are deleted from the journal later, after the reply
+/// was sent.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
     completions: Vec<Completion>,
@@ -62,8 +64,9 @@ impl<H: Host> Core<H> {
 
     // --- at the end of a task ---
 
-    /// A task of these sessions has ended: if it did not end properly that is remembered, and its session's client is to be
-    /// told, unless it ended the task itself. In the same commit as the end.
+    /// A task of these sessions has ended: records a leftover if it did not end cleanly, and a
+    /// completion for the client of its session, unless that client ended the task. In the same
+    /// commit as the end.
     pub(crate) fn record_completion(&mut self, ended: &TaskEnded) {
         if let Some(left) = leftover(ended) {
             let owners: Vec<String> = ended.stored().owners().map(str::to_owned).collect();
@@ -101,15 +104,17 @@ impl<H: Host> Core<H> {
 
     // --- acknowledging ---
 
-    /// Whether a reply to this client is a report to the session: the client acts in its name, or holds it.
+    /// Whether a reply to this client reaches the session: the client has the session's scope, or
+    /// holds the session.
     pub(crate) fn acts_for_session(&self, client: ClientId, session: &str) -> bool {
         let scope = self.requests.client(client).map(Client::scope);
         self.sessions.is_held_by(session, client)
             || matches!(scope, Some(Scope::Session(id)) if id == session)
     }
 
-    /// The end of a task is reported by the reply to a wait: its completion is acknowledged by it. It stays in the journal
-    /// until the reply has left: a daemon that dies in between reports it again rather than never.
+    /// The reply to a wait reports the end of a task, and so acknowledges its completion. The
+    /// completion stays in the journal until the reply was sent: if the daemon dies before that, it
+    /// is reported again.
     pub(crate) fn acknowledge_by_reply(&mut self, caller: &Caller, stored: &StoredTask) {
         let session = &stored.session;
         if session == STANDING || !self.acts_for_session(caller.client, session) {
@@ -134,8 +139,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    pub(super) fn forget_completions(&mut self, id: &str, is_known: impl Fn(u64) -> bool) {
-        let forgotten = self.sessions.update(id, |session| {
+    pub(super) fn remove_completions(&mut self, id: &str, is_known: impl Fn(u64) -> bool) {
+        let removed = self.sessions.update(id, |session| {
             let known: Vec<u64> =
                 session.completions.keys().copied().filter(|event| is_known(*event)).collect();
             for event in &known {
@@ -143,7 +148,7 @@ impl<H: Host> Core<H> {
             }
             known
         });
-        for event in forgotten.unwrap_or_default() {
+        for event in removed.unwrap_or_default() {
             self.ctx.journal.put_doc(DOC_KIND, &doc_key(id, event), None);
         }
     }
@@ -158,7 +163,7 @@ impl<H: Host> Core<H> {
         let max = at_most("max", params.max, bounds::COMPLETIONS_AT_ONCE)?;
         let id = self.find_own_session(caller, &params.id)?;
         if let Some(ack) = params.ack {
-            self.forget_completions(&id, |event| event <= ack);
+            self.remove_completions(&id, |event| event <= ack);
         }
         let within = params.wait_ms.min(bounds::EVENT_WAIT_MS);
         self.defer_reply(caller.clone(), CompletionsReply { session: id.clone(), max }, Some(within));
@@ -219,8 +224,9 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// Whether the client of the task's session has ended the task itself, or the task is the run of a hook, which reports
-/// something itself. (A client that waits for the task is told by its reply.)
+/// Whether the client of the task's session ended the task itself, or the task is the run of a
+/// hook, which is a report itself. (A client that waits for the task learns of its end from the
+/// reply.)
 fn is_known_to_session(ended: &TaskEnded) -> bool {
     let own = format!("session:{}", ended.stored().session);
     let actor = ended.info().outcome.as_ref().and_then(|outcome| outcome.actor());
@@ -229,7 +235,7 @@ fn is_known_to_session(ended: &TaskEnded) -> bool {
     ended.stored().doc.hook.is_some() || actor.is_some_and(is_own)
 }
 
-/// What is left of a task that did not end properly.
+/// The leftover of a task that did not end cleanly.
 fn leftover(ended: &TaskEnded) -> Option<Leftover> {
     let info = ended.info();
     let outcome = info.outcome.as_ref();

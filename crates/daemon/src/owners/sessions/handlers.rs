@@ -1,4 +1,5 @@
-//! `session/open renew close get list wait`: what clients ask about sessions. Completions are in `completions`.
+//! The methods `session/open`, `renew`, `close`, `get`, `list` and `wait`. `session/notices` is in
+//! `completions`.
 
 use belay_model::{LeaseEvent, Level, SessionId, StopOrder};
 use belay_protocol::Timestamp;
@@ -21,7 +22,7 @@ use crate::requests::{Answer, Caller, Reply, Scope, Waiter, make_token};
 use crate::runtime::Core;
 use crate::tasks::{AfterStops, StopManyReply, check_reason, journal_error};
 
-/// `session/wait`: a wait until no work is left in a session.
+/// `session/wait`: a wait until a session is drained.
 #[derive(Debug)]
 pub(crate) struct DrainedReply {
     session: String,
@@ -40,10 +41,10 @@ impl Reply for DrainedReply {
     }
 }
 
-/// What something that is made in a scope's name belongs to.
+/// The parent and lineage of a task or session that is created from a scope.
 pub(crate) struct Above {
     pub(crate) parent: Option<String>,
-    /// Everything above it, from the outermost in.
+    /// The sessions and tasks above it, outermost first.
     pub(crate) lineage: Vec<String>,
 }
 
@@ -81,15 +82,16 @@ impl<H: Host> Core<H> {
         }
         tracing::info!(session = id, by, "session opened");
         self.lease_event(&id, LeaseEvent::Renewed, None);
-        let session =
-            self.session_info(&id).ok_or_else(|| RpcError::new(ErrorKind::Internal, "it is gone"))?;
+        let session = self
+            .session_info(&id)
+            .ok_or_else(|| RpcError::new(ErrorKind::Internal, "the new session is gone"))?;
         Ok(caller.answer(&OpenResult { token, session }))
     }
 
     fn check_session_limits(&self, scope: &Scope, params: &OpenParams) -> Result<(), RpcError> {
         let open = self.sessions.open.len();
         if open >= bounds::SESSIONS_OPEN {
-            let message = format!("{open} sessions are open, which is the most there can be");
+            let message = format!("{open} sessions are open, which is the limit");
             return Err(RpcError::new(ErrorKind::Busy, message).hint("close some: belay sessions close ID"));
         }
         for session in self.sessions_around(scope) {
@@ -101,14 +103,14 @@ impl<H: Host> Core<H> {
         });
         if below > bounds::SESSIONS_BELOW {
             let message =
-                format!("{} sessions are open below you, which is the most", bounds::SESSIONS_BELOW);
+                format!("{} sessions are open below the caller, which is the limit", bounds::SESSIONS_BELOW);
             return Err(RpcError::new(ErrorKind::Limit, message).hint("close some: belay sessions close ID"));
         }
         Ok(())
     }
 
     fn new_session(&self, params: OpenParams, above: Above, proof: String) -> SessionDoc {
-        let usual = self.ctx.config.session;
+        let default = self.ctx.config.session;
         let OpenParams { name, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } = params;
         SessionDoc {
             number: self.sessions.next_number(),
@@ -117,10 +119,10 @@ impl<H: Host> Core<H> {
             lineage: above.lineage,
             hold,
             on_end,
-            lease_ms: lease_ms.or(usual.lease_ms).unwrap_or(bounds::LEASE_MS),
-            grace_ms: grace_ms.or(usual.grace_ms).unwrap_or(bounds::LEASE_GRACE_MS),
+            lease_ms: lease_ms.or(default.lease_ms).unwrap_or(bounds::LEASE_MS),
+            grace_ms: grace_ms.or(default.grace_ms).unwrap_or(bounds::LEASE_GRACE_MS),
             defaults,
-            max_tasks: max_tasks.or(usual.max_tasks),
+            max_tasks: max_tasks.or(default.max_tasks),
             proof,
             opened_ms: self.ctx.now.wall_ms,
             state: SessionState::Open,
@@ -131,11 +133,10 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// What is above something that is made in this scope's name.
+    /// The parent and lineage of a task or session that is created from this scope.
     pub(crate) fn above(&self, scope: &Scope) -> Result<Above, RpcError> {
-        let gone = || {
-            RpcError::new(ErrorKind::WrongState, "the task or session in whose name this is asked is gone")
-        };
+        let gone =
+            || RpcError::new(ErrorKind::WrongState, "the task or session of this connection has ended");
         let (mut lineage, id) = match scope {
             Scope::Person => return Ok(Above { parent: None, lineage: Vec::new() }),
             Scope::Session(id) => (self.sessions.get(id).ok_or_else(gone)?.doc.lineage.clone(), id),
@@ -143,8 +144,10 @@ impl<H: Host> Core<H> {
         };
         lineage.push(id.clone());
         if lineage.len() > bounds::DEPTH {
-            let message = format!("{} tasks and sessions are nested in each other already", bounds::DEPTH);
-            return Err(RpcError::new(ErrorKind::Limit, message).hint("start it from further out"));
+            let message = format!("tasks and sessions are nested {} deep, which is the limit", bounds::DEPTH);
+            return Err(
+                RpcError::new(ErrorKind::Limit, message).hint("start it from a task or session further out")
+            );
         }
         Ok(Above { parent: Some(id.clone()), lineage })
     }
@@ -164,13 +167,14 @@ impl<H: Host> Core<H> {
         self.answer_session(caller, &id)
     }
 
-    /// The session that a caller means, if it may act on it: a person, its own client, or one from above.
+    /// Finds the session that a caller names, if it may act on it: a person, the session's client,
+    /// or a scope above it.
     pub(super) fn find_own_session(&self, caller: &Caller, text: &str) -> Result<String, RpcError> {
         let scope = self.scope(caller);
         let id = self.find_session(&scope, text)?;
         let Some(session) = self.sessions.get(&id) else { return Ok(id) };
         if !scope.covers(&id, session.lineage()) {
-            let message = format!("session {id} binds you: only its own client, or a person, can do this");
+            let message = format!("you run inside session {id}: only its client or a person may do this");
             return Err(RpcError::new(ErrorKind::NotPermitted, message).field("id"));
         }
         if id == STANDING {
@@ -213,7 +217,8 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
-    /// The tasks of a closed session have been stopped, or the time is over.
+    /// Replies to `session/close`: the tasks of the session have been stopped, or the deadline has
+    /// passed.
     pub(crate) fn answer_close(&mut self, caller: &Caller, id: &str, receipts: Vec<StopResult>) {
         match self.session_info(id) {
             Some(session) => self.reply(caller, &CloseResult { session, receipts }),
@@ -258,7 +263,7 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
-    /// Answers the calls that wait for something about a session that is so now.
+    /// Answers the calls that wait for a session and whose condition is now met.
     pub(super) fn serve_session_waiters(&mut self, id: &str) {
         if !self.requests.has_session_waiters(id) {
             return;
@@ -281,7 +286,7 @@ impl<H: Host> Core<H> {
         if info.counts.stalled > 0 {
             left.extend(self.tasks.of_session(id).filter_map(|task| {
                 let stalled = task.stored().doc.stalled.as_ref()?;
-                let why = format!("nothing has come of it since {}", stalled.since);
+                let why = format!("no progress since {}", stalled.since);
                 Some(Leftover { id: task.id().to_owned(), status: LeftoverStatus::Stalled, why })
             }));
         }
@@ -316,35 +321,35 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// A stalled task works no more than an ended one.
+/// A stalled task does not count as work.
 const fn is_drained(counts: SessionCounts) -> bool {
     counts.agents + counts.shells == counts.stalled
 }
 
-/// A session opened inside another one gives its tasks no more than that one does.
+/// The defaults of a session opened inside another session must not exceed the outer session's.
 fn check_defaults_within(params: &OpenParams, outer: &Defaults) -> Result<(), RpcError> {
     let own = &params.defaults;
-    for (field, asked, most) in [
+    for (field, requested, most) in [
         ("defaults.timeout_ms", own.timeout_ms, outer.timeout_ms),
         ("defaults.ttl_ms", own.ttl_ms, outer.ttl_ms),
         ("defaults.silence_ms", own.silence_ms, outer.silence_ms),
         ("defaults.grace_ms", own.grace_ms, outer.grace_ms),
         ("defaults.output_limit_bytes", own.output_limit_bytes, outer.output_limit_bytes),
     ] {
-        if let (Some(asked), Some(most)) = (asked, most)
-            && asked > most
+        if let (Some(requested), Some(most)) = (requested, most)
+            && requested > most
         {
-            let message = format!("the session around it allows {most}, and {asked} was asked for");
+            let message = format!("the outer session allows at most {most}, and {requested} was requested");
             return Err(RpcError::new(ErrorKind::NotPermitted, message)
                 .field(field)
-                .hint("ask for no more than that"));
+                .hint("request no more than that"));
         }
     }
     Ok(())
 }
 
 pub(super) fn gone(id: &str) -> RpcError {
-    RpcError::new(ErrorKind::NotFound, format!("session {id} has ended, and is no longer kept")).field("id")
+    RpcError::new(ErrorKind::NotFound, format!("session {id} has ended and was removed")).field("id")
 }
 
 fn over(id: &str, reason: Option<&str>) -> RpcError {
@@ -357,13 +362,12 @@ fn over(id: &str, reason: Option<&str>) -> RpcError {
 fn check_open(params: &OpenParams) -> Result<(), RpcError> {
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     if params.name.as_deref() == Some(STANDING) || params.name.as_deref().is_some_and(SessionId::is_prefix) {
-        return Err(
-            RpcError::invalid("name", "that name would be taken for an id").hint("choose another one")
-        );
+        let message = "the name looks like the id of a session";
+        return Err(RpcError::invalid("name", message).hint("choose another name"));
     }
     if params.hold == Hold::Nothing {
-        let message = "only the standing session is held by nothing";
-        return Err(RpcError::invalid("hold", message).hint("lease, or connection"));
+        let message = "only the standing session has no holder";
+        return Err(RpcError::invalid("hold", message).hint("use lease or connection"));
     }
     check_clock("lease_ms", params.lease_ms)?;
     check_clock("grace_ms", params.grace_ms)?;
@@ -382,11 +386,11 @@ fn check_open(params: &OpenParams) -> Result<(), RpcError> {
     check_clock("grace_ms", defaults.grace_ms).map_err(|error| error.field("defaults.grace_ms"))?;
     if defaults.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
         let message =
-            format!("less than {SMALLEST_LIMIT_BYTES} bytes of output cannot be kept head and tail");
+            format!("the output limit must be at least {SMALLEST_LIMIT_BYTES} bytes, for head and tail");
         return Err(RpcError::invalid("defaults.output_limit_bytes", message));
     }
     if params.max_tasks == Some(0) {
-        return Err(RpcError::invalid("max_tasks", "nothing could ever be started in it"));
+        return Err(RpcError::invalid("max_tasks", "max_tasks must be at least 1"));
     }
     Ok(())
 }

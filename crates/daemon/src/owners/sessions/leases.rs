@@ -1,4 +1,5 @@
-//! Leases of sessions: they lapse, are regained and end; an end stops the tasks that end with the session.
+//! Leases of sessions: how they lapse, are regained and end, and the stop of the tasks that end
+//! with a session.
 
 use belay_journal::Loaded;
 use belay_model::session::lease;
@@ -30,7 +31,7 @@ const fn state_of(lease: Lease) -> SessionState {
     }
 }
 
-/// Who ends a session, and why.
+/// The actor that ends a session, and the reason.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     pub(super) by: String,
@@ -47,8 +48,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Reads the sessions of an earlier daemon. Their holders may come back within the grace period; an end that was under way
-    /// is carried out once the tasks are adopted.
+    /// Loads the sessions of an earlier daemon. Their holders may reconnect within the grace
+    /// period; an end that was under way is completed once the tasks are adopted.
     pub(crate) fn load_sessions(&mut self, loaded: &mut Loaded) {
         self.sessions.insert(STANDING.to_owned(), Session::standing());
         for (id, body) in loaded.docs.remove(DOC_KIND).unwrap_or_default() {
@@ -56,19 +57,21 @@ impl<H: Host> Core<H> {
                 Ok(doc) => self.sessions.insert(id, Session::new(doc)),
                 Err(error) => self.ctx.notice(
                     format!("the record of session {id} cannot be read: {error}"),
-                    "it is left as it is",
+                    "the session is not loaded; its record is kept",
                 ),
             }
         }
         self.load_completions(loaded);
     }
 
-    /// The tasks of the earlier daemon are adopted: leases go on, and ends that were under way are carried out.
+    /// Called once the tasks of the earlier daemon are adopted: resumes leases, and completes ends
+    /// that were under way.
     pub(crate) fn resume_sessions(&mut self) {
         let ids: Vec<String> = self.sessions.all.keys().cloned().collect();
         for id in ids {
             match self.sessions.get(&id).map(|session| (session.doc.state, session.doc.hold)) {
-                // No client could renew it while there was no daemon: the whole lease counts from now.
+                // No client could renew the lease while there was no daemon, so it starts again in
+                // full.
                 Some((SessionState::Open, Hold::Lease)) => self.arm_lease(&id, LeaseEffect::ArmLease),
                 Some((SessionState::Open, Hold::Connection)) => self.lease_event(&id, LeaseEvent::Lost, None),
                 Some((SessionState::Lapsed, _)) => self.arm_lease(&id, LeaseEffect::ArmGrace),
@@ -114,7 +117,7 @@ impl<H: Host> Core<H> {
         self.lease_event(id, event, Some(&ending));
     }
 
-    /// Something happens to a session's lease: the change is recorded and carried out.
+    /// Handles an event of a session's lease: records the change and acts on it.
     pub(super) fn lease_event(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) {
         match self.step_lease(id, event, ending) {
             Some(effect @ (LeaseEffect::ArmLease | LeaseEffect::ArmGrace)) => self.arm_lease(id, effect),
@@ -124,13 +127,13 @@ impl<H: Host> Core<H> {
             }
             Some(LeaseEffect::Finish) => {
                 self.serve_session_waiters(id);
-                self.forget_old_sessions();
+                self.remove_old_sessions();
             }
             None => {}
         }
     }
 
-    /// Applies an event to a lease and records the change; what follows from it is returned.
+    /// Applies an event to a lease and records the change. Returns the effect that follows.
     fn step_lease(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) -> Option<LeaseEffect> {
         let now_ms = self.ctx.now.wall_ms;
         self.sessions.get(id).filter(|session| session.doc.hold != Hold::Nothing)?;
@@ -169,7 +172,7 @@ impl<H: Host> Core<H> {
 
     // --- the end of a session ---
 
-    /// A session has ended, and with it every session below it.
+    /// Ends a session and every session below it.
     fn end_session_tree(&mut self, id: &str) {
         let ending =
             Ending { by: format!("session:{id}"), reason: Some("the session above it ended".to_owned()) };
@@ -186,7 +189,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Stops the tasks that end with a session. Ordered again after a crash, and carried out once.
+    /// Stops the tasks that end with a session. After a crash the stop is ordered again; it takes
+    /// effect only once.
     fn stop_tasks_of_session(&mut self, id: &str) {
         let tasks = self.tasks_ending_with(id);
         let Some(session) = self.sessions.get(id).filter(|_| !tasks.is_empty()) else { return };
@@ -208,7 +212,7 @@ impl<H: Host> Core<H> {
         ending.map(|task| task.id().to_owned()).collect()
     }
 
-    /// A session that is ending has ended once no task is left that ends with it.
+    /// Completes the end of a session once all tasks that end with it have ended.
     pub(super) fn end_session_if_drained(&mut self, id: &str) {
         let Some(session) = self.sessions.get(id) else { return };
         let is_drained = session.doc.on_end != OnEnd::Stop || self.tasks.tally(id).bound == 0;
@@ -217,21 +221,22 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A connection has ended: sessions that it alone held lapse.
+    /// A connection was closed: sessions without another holder lapse.
     pub(crate) fn session_holder_gone(&mut self, client: ClientId) {
         for id in self.sessions.drop_holder(client) {
             self.lease_event(&id, LeaseEvent::Lost, None);
         }
     }
 
-    /// Ended sessions are kept while there is room; never is one forgotten that a call waits for.
-    fn forget_old_sessions(&mut self) {
+    /// Removes an ended session if too many are kept. A session that a call waits for is not
+    /// removed.
+    fn remove_old_sessions(&mut self) {
         if self.sessions.ended.len() <= bounds::SESSIONS_ENDED {
             return;
         }
-        let free = self.sessions.ended.iter().find(|worth| !self.requests.has_session_waiters(&worth.id));
-        if let Some(id) = free.map(|worth| worth.id.clone()) {
-            self.forget_completions(&id, |_| true);
+        let free = self.sessions.ended.iter().find(|ended| !self.requests.has_session_waiters(&ended.id));
+        if let Some(id) = free.map(|ended| ended.id.clone()) {
+            self.remove_completions(&id, |_| true);
             self.sessions.remove(&id);
             self.ctx.journal.put_doc(DOC_KIND, &id, None);
         }

@@ -1,4 +1,5 @@
-//! Tasks that a shim holds until they are admitted, across the death of a daemon. The shim is played here.
+//! Tests of tasks that a shim holds until they are admitted, across a crash of the daemon. The
+//! tests act as the shim.
 
 use belay_journal::Observer;
 use belay_model::TaskId;
@@ -26,7 +27,7 @@ impl Place {
         Self { dir: tempfile::tempdir().unwrap(), host: TestHost::new(vec!["one".to_owned()]), task }
     }
 
-    /// The next daemon, whose shim has said that its task is queued.
+    /// The next daemon, after the hello of a shim with a queued task.
     fn daemon(&self) -> (TestDaemon, ShimId, Vec<Effect>) {
         let (mut daemon, shim) = self.daemon_without_hello();
         let hello = FromShim::Hello(self.hello());
@@ -99,7 +100,7 @@ fn lost(effects: Vec<Effect>) -> Option<Box<LostTask>> {
 #[test]
 fn held_task_stays_queued_when_daemon_dies() {
     let place = Place::new();
-    // The journal does not know the task, nor what it waited for: it may start.
+    // The journal has neither the task nor its lane: the task may start.
     let (daemon, _, effects) = place.daemon();
     assert_eq!(admissions(&effects), [place.task.as_str()]);
     drop(daemon);
@@ -112,7 +113,7 @@ fn held_task_stays_queued_when_daemon_dies() {
     daemon.core.admit(&place.task);
     let effects = daemon.handle(Input::Tick);
     assert_eq!(admissions(&effects), [place.task.as_str()]);
-    assert_eq!(place.stored().doc.status, Status::Starting, "recorded before the shim is told");
+    assert_eq!(place.stored().doc.status, Status::Starting, "recorded before the admission is sent");
     let event = LifeEvent::Spawned { process: ProcessId { pid: 5, start_ticks: 50 }, mono_ms: 1 };
     let item = LifeItem { task: place.task.clone(), number: 1, at_ms: NOW.wall_ms, event, end: None };
     daemon.handle(Input::ShimMessages { shim, messages: vec![FromShim::Life(item)] });
@@ -133,7 +134,7 @@ fn queued_task_of_killed_shim_was_not_started() {
     let doc = place.stored().doc;
     assert_eq!(doc.status, Status::Failed);
     let end = belay_record::convert::outcome_from_record(&doc.end.unwrap());
-    let message = "it was not started: its shim was killed; nobody of its tree was found alive";
+    let message = "it was not started: its shim was killed; no process of its tree was found alive";
     let Outcome::Spawn { error, .. } = end else { panic!("not a failed start: {end:?}") };
     assert_eq!(error.message, message);
 }
@@ -149,8 +150,8 @@ fn exiting_shim_is_not_taken_for_killed_one() {
         let effects = daemon.handle(Input::ShimGone { shim });
         let again =
             |effect: &Effect| matches!(effect, Effect::ConnectShim { shim: again, .. } if *again == shim);
-        assert!(effects.iter().any(again), "its socket tells: {effects:?}");
-        let error = "nobody is there".to_owned();
+        assert!(effects.iter().any(again), "the daemon connects again: {effects:?}");
+        let error = "connection refused".to_owned();
         let effects = daemon.handle(Input::ShimUnreachable { shim, error, left });
         let lost = lost(effects).expect("its end file is looked for");
         assert_eq!(matches!(lost.without_end_file, WithoutEndFile::Report), left, "{lost:?}");
