@@ -189,7 +189,7 @@ impl<H: Host> Core<H> {
         Some(EventPage { events, next, first, last })
     }
 
-    /// A reader that comes too late is told where it can continue; one that comes too early, where the end is.
+    /// The error for a position that was removed names where to continue; for one after the end, where the end is.
     fn check_position(&self, after: u64) -> Result<(), RpcError> {
         let (first, last) = (self.ctx.journal.first_event(), self.ctx.journal.last_event());
         if after > last {

@@ -7,7 +7,6 @@ mod client;
 mod dispatch;
 mod lookup;
 mod pending;
-mod settings;
 mod worker;
 
 pub(crate) use access::{Origin, Scope, make_token};

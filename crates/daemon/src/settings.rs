@@ -2,6 +2,7 @@
 //! overrides the built-in value. No I/O: the caller reads and writes the file.
 
 mod file;
+mod handlers;
 mod key;
 mod log_levels;
 mod value;

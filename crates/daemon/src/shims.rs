@@ -55,8 +55,8 @@ struct Shim {
     /// A stop that came while it could not be reached.
     stop: Option<Order>,
     /// How often it has reported something, and how often it had when it was last asked for something.
-    heard: u64,
-    heard_when_asked: u64,
+    received: u64,
+    received_when_asked: u64,
     /// While a stop is under way: when it is checked that the shim works on it.
     watchdog: Option<TimerKey>,
 }
@@ -84,8 +84,8 @@ impl Shim {
             is_orphan: false,
             adopted: false,
             stop: None,
-            heard: 0,
-            heard_when_asked: 0,
+            received: 0,
+            received_when_asked: 0,
             watchdog: None,
         }
     }

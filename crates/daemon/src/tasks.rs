@@ -184,7 +184,7 @@ impl Task {
         matches!(self.state, State::Queued { .. })
     }
 
-    /// Its life is going to be told from the first event on.
+    /// The shim is going to report its life from the first event on.
     fn reset(&mut self, queued: bool) {
         self.applied = 0;
         self.state = State::new(self.stored.doc.detached);

@@ -53,7 +53,10 @@ fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32, pid: i32) {
         Ok(None) => {
             let gone =
                 RpcError::new(ErrorKind::NotPermitted, "the process that made this connection is gone");
-            return refuse(&stream, &gone.hint("whoever speaks to the daemon has to be there"));
+            return refuse(
+                &stream,
+                &gone.hint("the process that connects must live until the connection is accepted"),
+            );
         }
         Err(_) => {
             let busy = RpcError::new(ErrorKind::Busy, "the daemon has no descriptor left to see who this is");
@@ -85,7 +88,7 @@ fn welcome(hub: &Rc<Hub>, stream: UnixStream, uid: u32, pid: i32) {
     });
 }
 
-/// Told why, and closed.
+/// Sends the reason for a refusal and closes the connection.
 fn refuse(stream: &UnixStream, error: &RpcError) {
     tracing::info!(cause = error.message, "client refused");
     let _ = stream.try_write(&error_line(error));
@@ -98,7 +101,7 @@ fn error_line(error: &RpcError) -> Vec<u8> {
     line
 }
 
-/// Reads lines until the client leaves, says too much at once, or is told to go.
+/// Reads lines until the client leaves, sends too much at once, or is closed.
 async fn listen(hub: &Rc<Hub>, client: ClientId, connection: &Connection) {
     let mut buffer: Vec<u8> = Vec::new();
     let mut unfinished = Unfinished { total: &hub.unfinished_bytes, own: 0 };

@@ -35,7 +35,7 @@ const PANICKED: i32 = 101;
 /// waits for it would wait for ever. The next daemon adopts every task, as after any crash.
 pub(crate) fn install(home: &Path, levels: &LogLevels) -> io::Result<()> {
     let (file, opened) = LogFile::open(home, bounds::LOG_FILE_BYTES);
-    // It is set once in the life of a process; another one would have been set by nobody but us.
+    // It is set once in the life of a process; no other code sets one.
     let _ = tracing::subscriber::set_global_default(subscriber(file, levels));
     std::panic::set_hook(Box::new(|panic| {
         log_panic(panic);

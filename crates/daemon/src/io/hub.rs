@@ -329,7 +329,7 @@ impl Hub {
         self.core.borrow().shim_names()
     }
 
-    /// Adopts, opens the socket, serves until told to leave.
+    /// Adopts, opens the socket, serves until the daemon leaves.
     pub(crate) async fn run(self: &Rc<Self>, mut listener: Listener, ready: impl FnOnce()) {
         let effects = self.core.borrow_mut().adopt(now());
         self.busy.set(true);

@@ -96,9 +96,9 @@ pub(crate) fn spawn(hub: &Rc<Hub>, shim: ShimId, name: String) {
 
 /// Starts a shim with one end of a socket pair as its standard input, and nothing of the daemon's environment.
 fn start(recipe: &ShimRecipe, name: &str) -> Result<(StdStream, ProcessId), String> {
-    let told = |error: std::io::Error| error.to_string();
-    let (ours, theirs) = StdStream::pair().map_err(told)?;
-    let null = fds::null().map_err(told)?;
+    let text = |error: std::io::Error| error.to_string();
+    let (ours, theirs) = StdStream::pair().map_err(text)?;
+    let null = fds::null().map_err(text)?;
     let word = |bytes: &[u8]| CString::new(bytes).map_err(|error| error.to_string());
     let socket = recipe.socket(name);
     let mut argv = vec![

@@ -83,7 +83,7 @@ impl<H: Host> Core<H> {
         self.ctx.effects.push(Stage::Unconditional, Effect::Exit);
     }
 
-    /// Arms the idle timer when there is nothing to hold and nobody to serve, and disarms it otherwise.
+    /// Arms the idle timer when the daemon holds no task, lease or client, and disarms it otherwise.
     pub(crate) fn watch_idleness(&mut self) {
         let is_empty =
             self.requests.client_count() == 0 && self.tasks.is_empty() && !self.sessions.has_running_lease();

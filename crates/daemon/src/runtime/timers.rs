@@ -38,7 +38,7 @@ pub(crate) enum Timer {
     Lease(String),
     /// The output of a task may have been quiet for long enough for a wait.
     Quiet(ReplyId),
-    /// A shim that was told to stop its task may be stuck.
+    /// A shim that was sent a stop may be stuck.
     StopWatchdog(ShimId),
     /// Acknowledgements that were held back are sent.
     DeferredAcks,

@@ -10,7 +10,7 @@ use crate::runtime::Core;
 impl<H: Host> Core<H> {
     /// All messages of one read are one step and one commit.
     pub(crate) fn shim_messages(&mut self, shim: ShimId, messages: Vec<FromShim>) {
-        self.shims.update(shim, |shim| shim.heard += 1);
+        self.shims.update(shim, |shim| shim.received += 1);
         for message in messages {
             self.shim_message(shim, message);
         }

@@ -40,7 +40,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn arm_watchdog(&mut self, id: ShimId, in_ms: u64) {
         let timer = self.ctx.schedule(in_ms, Timer::StopWatchdog(id));
         let older = self.shims.update(id, |shim| {
-            shim.heard_when_asked = shim.heard;
+            shim.received_when_asked = shim.received;
             shim.watchdog.replace(timer)
         });
         self.ctx.cancel(older.flatten());
@@ -57,7 +57,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn check_stop_progress(&mut self, id: ShimId) {
         let checked = self.shims.update(id, |shim| {
             shim.watchdog = None;
-            (shim.task.clone(), shim.heard > shim.heard_when_asked)
+            (shim.task.clone(), shim.received > shim.received_when_asked)
         });
         let Some((Some(task), is_heard)) = checked else { return };
         if is_heard {

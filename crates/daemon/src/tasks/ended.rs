@@ -1,5 +1,5 @@
-//! The end of a task: one value, passed down one list of everything that follows from it. Whoever wants to know what an end
-//! does reads `task_ended`.
+//! The end of a task: one value, passed down one list of everything that follows from it. `task_ended` is
+//! that list.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl TaskEnded {
 }
 
 impl<H: Host> Core<H> {
-    /// A task has ended and its end is recorded: durable first, then everybody who waited is told, then its shim may forget
+    /// A task has ended and its end is recorded: durable first, then waiting callers get their replies, then its shim may forget
     /// it.
     pub(super) fn task_ended(&mut self, id: &str) {
         let Some(ended) = self.take_ended(id) else { return };
@@ -63,10 +63,10 @@ impl<H: Host> Core<H> {
         // In memory:
         self.update_stall_exemption(ended.stored.parent.as_deref());
         self.release_shim(&ended);
-        // A daemon that dies now reports the end again, and reports the same. (Where the disk is full it is told all the
-        // same, and the shim keeps it.)
+        // A daemon that dies now reports the end again, and reports the same. (If the disk is full it is reported all
+        // the same, and the shim keeps it.)
         self.commit_or_retry();
-        // Now it may be told:
+        // Now it may be reported:
         self.keep_output(&ended);
         self.complete_replies(&ended);
         self.serve_sessions_of(&ended.stored);
@@ -146,7 +146,7 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// An ordinary end is of interest to nobody but the task's owner; one that went wrong is.
+/// An ordinary end interests only the task's owner and is logged for debugging; one with survivors or lost output is a warning.
 fn log_end(info: &TaskInfo) {
     let (task, status) = (info.id.as_str(), info.status.name());
     let outcome = info.outcome.as_ref();

@@ -87,14 +87,14 @@ impl<H: Host> Core<H> {
             };
             self.ctx.journal.record(self.ctx.now, &stalled, &stored.doc.lineage);
         }
-        let told = if ended {
+        let event = if ended {
             Some(task_events::ended(stored))
         } else {
             task_events::of_life(stored, event, &task.state, &task.policy)
         };
-        if let Some(told) = told {
-            log_stop_at_limit(&told);
-            self.ctx.journal.record(self.ctx.now, &told, &stored.doc.lineage);
+        if let Some(event) = event {
+            log_stop_at_limit(&event);
+            self.ctx.journal.record(self.ctx.now, &event, &stored.doc.lineage);
         }
         if !ended {
             self.tasks.mark_changed(id);
@@ -102,8 +102,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Tasks that moved on in this step: their callers are told, after everything that one read brought. A caller that waits
-    /// for the end of a short task need not be told first that it began.
+    /// Tasks that moved on in this step: their callers are notified, after everything that one read brought. A caller that waits
+    /// for the end of a short task need not be notified first that it began.
     pub(crate) fn announce_progress(&mut self) {
         for task in std::mem::take(&mut self.tasks.progressed) {
             self.announce_start(&task);

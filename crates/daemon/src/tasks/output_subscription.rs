@@ -229,7 +229,7 @@ impl<H: Host> Core<H> {
 
     // --- news of output ---
 
-    /// Whether a subscription or a wait has to be told about every new output of the task.
+    /// Whether a subscription or a wait needs a report of every new output of the task.
     pub(super) fn is_watched(&self, task: &Task) -> bool {
         let watches = |reply| self.requests.reply::<WaitReply>(reply).is_some_and(WaitReply::watches_output);
         !task.follows.is_empty() || self.requests.of_task(task.id()).into_iter().any(watches)

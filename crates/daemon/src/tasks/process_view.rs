@@ -1,5 +1,5 @@
 //! Replies that describe a live task. Its processes are sampled by a worker, so such a reply may come a moment later; a task
-//! whose processes nobody asked for is described at once.
+//! without a request for its processes is described at once.
 
 use belay_protocol::error::RpcError;
 use belay_protocol::life::OutputInfo;

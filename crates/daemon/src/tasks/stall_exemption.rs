@@ -1,4 +1,4 @@
-//! Tasks that wait for tasks they have started: their shims are told that they need not make progress themselves. Whether a task
+//! Tasks that wait for tasks they have started: their shims get a message that they need not make progress themselves. Whether a task
 //! is stalled is decided by its shim.
 
 use belay_protocol::shim::ToShim;
@@ -8,7 +8,7 @@ use crate::runtime::Core;
 
 impl<H: Host> Core<H> {
     /// Tells the shim of this task whether the task waits for children, if that has changed or the shim has just been adopted.
-    /// Only shims of tasks with a stall limit are told.
+    /// Only shims of tasks with a stall limit get the message.
     pub(crate) fn update_stall_exemption(&mut self, id: Option<&str>) {
         let Some(task) = id.and_then(|id| self.tasks.get(id)) else { return };
         let Some(shim) = task.shim.filter(|_| task.stored.doc.clocks.stall.is_some()) else { return };

@@ -29,7 +29,7 @@ use crate::runtime::Core;
 pub(crate) struct StartReply {
     task: String,
     when: AnswerWhen,
-    /// What a caller that waits for the end was told last: that the task is queued, or has started.
+    /// The last notification to a caller that waits for the end: that the task is queued, or has started.
     announced: Option<&'static str>,
 }
 

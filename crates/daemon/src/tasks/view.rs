@@ -91,8 +91,8 @@ fn leader_info(stored: &StoredTask, state: Option<&State>) -> Option<LeaderInfo>
 
 /// What the end says, or the shim, or else what was found in the log.
 fn output_info(stored: &StoredTask, now: Option<&Now>, seen: Option<OutputInfo>) -> OutputInfo {
-    let told = stored.doc.end.as_ref().map(|end| &end.output).or_else(|| now.map(|now| &now.output));
-    told.cloned().or(seen).unwrap_or_default()
+    let reported = stored.doc.end.as_ref().map(|end| &end.output).or_else(|| now.map(|now| &now.output));
+    reported.cloned().or(seen).unwrap_or_default()
 }
 
 fn clocks_info(stored: &StoredTask, state: Option<&State>, now: Option<&Now>) -> ClocksInfo {

@@ -1,14 +1,14 @@
 //! `config/get` and `config/set`: shows the settings in force, and changes the settings file.
-//! Parsing is in `crate::settings`.
+//! Parsing is in the other files of this folder.
 
 use belay_protocol::Bytes;
 use belay_protocol::config::{GetParams, GetResult, SetParams, SetResult};
 use belay_protocol::error::{ErrorKind, RpcError};
 
-use super::{Answer, Caller};
+use super::{BadSetting, Key};
 use crate::host::Host;
+use crate::requests::{Answer, Caller};
 use crate::runtime::Core;
-use crate::settings::{BadSetting, Key};
 
 impl<H: Host> Core<H> {
     /// Applies a settings file that was changed; an invalid one changes nothing and is reported.
@@ -36,7 +36,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    pub(super) fn config_get(&mut self, caller: &Caller, params: &GetParams) -> Result<Answer, RpcError> {
+    pub(crate) fn config_get(&mut self, caller: &Caller, params: &GetParams) -> Result<Answer, RpcError> {
         self.refresh_settings();
         let settings = &self.ctx.config.settings;
         let key = params.key.as_deref().map(known_key).transpose()?;
@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
         Ok(caller.answer(&result))
     }
 
-    pub(super) fn config_set(&mut self, caller: &Caller, params: &SetParams) -> Result<Answer, RpcError> {
+    pub(crate) fn config_set(&mut self, caller: &Caller, params: &SetParams) -> Result<Answer, RpcError> {
         self.only_a_person(caller, "change a setting")?;
         let key = known_key(&params.key)?;
         let path = self.ctx.config.settings.path().to_owned();
