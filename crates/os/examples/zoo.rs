@@ -1,6 +1,6 @@
 //! A zoo of escape artists: small process trees that try, each in its own way, to outlive whoever started them. It is for
 //! tests. `zoo --list` names them; `zoo NAME [N] [--marker TEXT]` becomes one, and says `ready` when its tree is up.
-//! Every process in it ends by itself after two minutes at most, and shows the marker in its command line.
+//! Every process in it ends by itself after ten minutes at most, and shows the marker in its command line.
 
 use std::ffi::{CString, c_int};
 use std::io;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use belay_os::fds;
 use belay_os::process::{Pid, monotonic_us};
 
-const LIFE_US: u64 = 120_000_000;
-const CHAIN_LIFE_US: u64 = 60_000_000;
+const LIFE_US: u64 = 600_000_000;
+const CHAIN_LIFE_US: u64 = 300_000_000;
 const CHAIN_LIMIT: u64 = 20_000;
 
 /// When every process here ends by itself; inherited by fork.
@@ -83,7 +83,7 @@ fn pause_us(length_us: u64) {
     std::thread::sleep(std::time::Duration::from_micros(length_us));
 }
 
-/// Does nothing for the rest of the two minutes.
+/// Does nothing for the rest of the ten minutes.
 fn live() -> ! {
     loop {
         let left_us = END_US.load(Ordering::Relaxed).saturating_sub(monotonic_us());
