@@ -260,3 +260,42 @@ fn what_runs_in_a_task_reads_the_settings_and_cannot_change_them() {
     assert_eq!(world.belay(["run", "--", belay, "config", "set", "retention.age", "1d"]).code, Some(1));
     assert!(!world.home().join("config.toml").exists());
 }
+
+// proves R8
+#[test]
+fn settings_changed_at_once_are_all_kept() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let set = |key: &str, value: u64| {
+        let params = SetParams { key: key.to_owned(), value: json!(value) };
+        world.client().call::<ConfigSet>(&params).unwrap();
+    };
+    let keys = ["retention.tasks", "retention.events", "daemon.max_tasks"];
+    for round in 1..=20 {
+        std::thread::scope(|scope| {
+            for key in keys {
+                scope.spawn(|| set(key, 1_000 + round));
+            }
+        });
+        for key in keys {
+            assert_eq!(item(&world, key).value, json!(1_000 + round), "{key}, round {round}");
+        }
+    }
+}
+
+// proves R8, X3
+#[test]
+fn pipe_in_place_of_settings_blocks_no_caller() {
+    let world = world();
+    world.belay(["up"]).ok();
+    let path = world.home().join("config.toml");
+    world.shell(&format!("mkfifo {}", path.display())).ok();
+    assert_eq!(world.belay(["run", "--", "echo", "served"]).ok().line(), "served");
+    let refusal = refused(
+        world.client().call::<ConfigSet>(&SetParams { key: "retention.tasks".to_owned(), value: json!(5) }),
+    );
+    assert_eq!(refusal.message, format!("{} cannot be read: it is not a file", path.display()));
+    std::fs::remove_file(&path).unwrap();
+    world.belay(["config", "set", "retention.tasks", "5"]).ok();
+    assert_eq!(item(&world, "retention.tasks").value, json!(5));
+}

@@ -136,7 +136,11 @@ impl<H: Host> Core<H> {
         self.await_worker(caller, |core, finish| {
             core.read_journal(query, move |core, rows| {
                 let make = move |core: &mut Self, caller: &Caller| match rows? {
-                    Rows::Events(page) => Ok(core.answer_page(caller, filter, page, max, wait_ms)),
+                    Rows::Events(page) => {
+                        // Retention may have been faster than the reader.
+                        check_kept(after, page.first)?;
+                        Ok(core.answer_page(caller, filter, page, max, wait_ms))
+                    }
                     _ => Err(internal()),
                 };
                 finish(core, Box::new(make));
@@ -197,14 +201,7 @@ impl<H: Host> Core<H> {
             let hint = format!("go on with after = {last}; belay events -f --after {last} shows what comes");
             return Err(RpcError::invalid("after", message).hint(hint).from_position(last));
         }
-        if after != 0 && after + 1 < first {
-            let message = format!("events up to {} have been removed by the rules of retention", first - 1);
-            return Err(RpcError::new(ErrorKind::Expired, message)
-                .field("after")
-                .hint(format!("go on with after = {}", first - 1))
-                .from_position(first - 1));
-        }
-        Ok(())
+        check_kept(after, first)
     }
 
     // --- new events ---
@@ -313,6 +310,18 @@ impl<H: Host> Core<H> {
             core.serve_event_follower(client);
         });
     }
+}
+
+/// Refuses a position whose next event was removed.
+fn check_kept(after: u64, first: u64) -> Result<(), RpcError> {
+    if after == 0 || after + 1 >= first {
+        return Ok(());
+    }
+    let message = format!("events up to {} have been removed by the rules of retention", first - 1);
+    Err(RpcError::new(ErrorKind::Expired, message)
+        .field("after")
+        .hint(format!("go on with after = {}", first - 1))
+        .from_position(first - 1))
 }
 
 /// Events on their way to followers: serialised once, however many followers there are.

@@ -13,7 +13,7 @@ pub(crate) use access::{Origin, Scope, make_token};
 pub(crate) use client::{Answer, Caller, Client, line, loggable_cause};
 pub(crate) use lookup::shown;
 pub(crate) use pending::{DetachAnswer, PendingReply, Progress, Reply, ReplyId, Waiter, shim_unanswered};
-pub(crate) use worker::internal;
+pub(crate) use worker::{Finish, internal};
 
 use std::collections::{BTreeSet, HashMap};
 

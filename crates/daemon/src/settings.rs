@@ -7,6 +7,8 @@ mod key;
 mod log_levels;
 mod value;
 
+pub(crate) use handlers::SettingsEdits;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -124,6 +124,8 @@ pub(crate) struct Task {
     /// Its shim has not reported any output on disk.
     no_disk_output: bool,
     follows: Vec<u64>,
+    /// How many waits need a report of every new output.
+    output_waits: usize,
     counted: Option<Contribution>,
 }
 
@@ -151,6 +153,7 @@ impl Task {
             memory: None,
             no_disk_output: false,
             follows: Vec::new(),
+            output_waits: 0,
             counted: None,
         }
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use belay_journal::{Opened, Reader, Store};
+use belay_journal::{EventRule, Opened, Reader, Store};
 use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::ProcessId;
 use belay_record::{LogReader, MemoryLog};
@@ -111,6 +111,12 @@ impl TestDaemon {
         let effects = daemon.core.adopt(NOW);
         let effects = daemon.work(effects);
         (daemon, effects)
+    }
+
+    /// Removes all events but the last so many, behind the core's back, and returns the number of the first that is left.
+    pub(crate) fn expire_events(&mut self, kept: u64) -> u64 {
+        let rule = EventRule { now_ms: 0, max_age_ms: None, max_count: Some(kept), limit: usize::MAX };
+        self.store.expire_events(&rule).unwrap().first_event
     }
 
     /// Handles an input and does the journal's jobs that follow from it. What else is to be done is returned.

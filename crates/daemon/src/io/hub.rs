@@ -31,7 +31,7 @@ const FAREWELL_STALL: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_mins(1);
 
 /// How many trees of lost shims are killed at once, each by a thread of its own.
-const KILLS: usize = 64;
+const KILLS: usize = 8;
 
 pub(crate) fn now() -> Moment {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -264,7 +264,7 @@ impl Hub {
     fn read_output(self: &Rc<Self>, job: JobId, read: Box<OutputRead>) {
         let hub = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            if let Some(result) = hub.workers.output.run(move || read.run()).await {
+            if let Some(result) = hub.workers.output.run(|| true, move || read.run()).await {
                 hub.dispatch(Input::OutputRead { job, result: Box::new(result) });
             }
         });
@@ -314,6 +314,11 @@ impl Hub {
         &self.kills
     }
 
+    /// Whether the reply that a job is done for is still owed.
+    pub(crate) fn is_owed(&self, job: JobId) -> bool {
+        self.core.borrow().is_owed(job)
+    }
+
     /// Whether a client has so many calls waiting for workers that it is not read from for now.
     pub(crate) fn is_saturated(&self, client: ClientId) -> bool {
         self.core.borrow().is_saturated(client)
@@ -358,11 +363,11 @@ impl Hub {
     /// Waits until every client has read the replies it is owed, as long as it reads.
     async fn farewell(self: &Rc<Self>) {
         let clients: Vec<Rc<Connection>> = self.clients.borrow().values().cloned().collect();
-        let all = async {
-            for client in &clients {
-                client.replies_read(FAREWELL_STALL).await;
-            }
-        };
+        let mut reading = tokio::task::JoinSet::new();
+        for client in clients {
+            reading.spawn_local(async move { client.replies_read(FAREWELL_STALL).await });
+        }
+        let all = async { while reading.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(FAREWELL, all).await;
     }
 }

@@ -48,7 +48,8 @@ const LIMITS: Limits = Limits {
 pub(crate) fn run(hub: &Rc<Hub>, job: JobId, search: Search) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
-        let Some(done) = hub.workers.searches.run(move || open(&search)).await else { return };
+        let is_wanted = || hub.is_owed(job);
+        let Some(done) = hub.workers.searches.run(is_wanted, move || open(&search)).await else { return };
         let result = match done {
             Ok(result) => Ok(result),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {

@@ -4,10 +4,12 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use crate::settings::{Found, Stamp};
 
 /// A longer file is not a settings file.
-const MAX_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// Only the owner's, unless the file that is replaced was more open.
 const MODE: u32 = 0o600;
@@ -19,7 +21,9 @@ pub(super) fn stamp(path: &Path) -> Option<Stamp> {
 pub(super) fn read(path: &Path) -> io::Result<Found> {
     // Before the text: a change in between is then seen as one the next time.
     let stamp = stamp(path);
-    let file = match std::fs::File::open(path) {
+    // A pipe without a writer would block the daemon.
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = match std::fs::File::options().read(true).custom_flags(nonblocking).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),
         Err(error) => return Err(error),
@@ -30,7 +34,7 @@ pub(super) fn read(path: &Path) -> io::Result<Found> {
     let mut text = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
-        return Err(io::Error::other("it is larger than a mebibyte"));
+        return Err(io::Error::other("it is larger than 64 KiB"));
     }
     Ok(Found { stamp, text: Some(text) })
 }

@@ -197,6 +197,9 @@ impl Prepared {
             Ok::<(), String>(())
         });
         claim.set_serving(false);
+        // A search that is running ends with the process, and delays nothing.
+        drop(local);
+        runtime.shutdown_background();
         // While the lock is held, so that the socket of a new daemon is never removed.
         let _ = std::fs::remove_file(&socket);
         result

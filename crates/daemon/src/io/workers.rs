@@ -76,9 +76,16 @@ impl Pool {
         Self { permits: Semaphore::const_new(threads) }
     }
 
-    /// Runs a job as soon as a thread is free. None only while the runtime ends.
-    pub(crate) async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    /// Runs a job as soon as a thread is free, if it is still wanted then. None: it is not, or the runtime ends.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        is_wanted: impl FnOnce() -> bool,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let _permit = self.permits.acquire().await.ok()?;
+        if !is_wanted() {
+            return None;
+        }
         tokio::task::spawn_blocking(job).await.ok()
     }
 }

@@ -250,9 +250,12 @@ impl<H: Host> Core<H> {
         });
     }
 
-    fn remove_slice(&mut self, number: u64, tasks: Vec<ExpiredTask>) {
+    fn remove_slice(&mut self, number: u64, mut tasks: Vec<ExpiredTask>) {
+        // Where the disk is full, the journal may have a task whose removal could not be recorded yet.
+        let last = tasks.last().map(|task| (task.ended_ms, task.number));
+        tasks.retain(|task| !self.ctx.journal.is_being_removed(&task.id));
         let Some(collection) = self.retention.collections.get_mut(&number) else { return };
-        collection.after = tasks.last().map(|task| (task.ended_ms, task.number));
+        collection.after = last;
         collection.tasks += tasks.len();
         collection.removing += 1;
         collection.stage = CollectionStage::Paused;

@@ -97,6 +97,11 @@ pub(crate) trait Reply: Sized {
         false
     }
 
+    /// It waits for a worker: a client with too many of these is not read from.
+    fn is_at_worker(&self) -> bool {
+        false
+    }
+
     /// It is out of the table, whatever becomes of it: timers and subscriptions of its own end here.
     fn removed<H: Host>(&self, _: &mut Core<H>, _: ReplyId) {}
 }
@@ -172,6 +177,9 @@ macro_rules! pending_replies {
             fn survives_client(&self) -> bool {
                 match self { $( Self::$kind(reply) => reply.survives_client(), )* }
             }
+            fn is_at_worker(&self) -> bool {
+                match self { $( Self::$kind(reply) => reply.is_at_worker(), )* }
+            }
             fn removed<H: Host>(&self, core: &mut Core<H>, id: ReplyId) {
                 match self { $( Self::$kind(reply) => reply.removed(core, id), )* }
             }
@@ -242,7 +250,7 @@ impl Requests {
             self.by_session.add(session.to_owned(), id);
         }
         self.parsing += usize::from(matches!(pending.reply, PendingReply::Parse(_)));
-        if let PendingReply::Worker(_) = pending.reply {
+        if pending.reply.is_at_worker() {
             *self.at_workers.entry(pending.caller.client).or_default() += 1;
         }
         self.replies.insert(id, pending);
@@ -251,7 +259,7 @@ impl Requests {
     fn remove(&mut self, id: ReplyId) -> Option<Pending> {
         let pending = self.replies.remove(&id)?;
         self.parsing -= usize::from(matches!(pending.reply, PendingReply::Parse(_)));
-        if let PendingReply::Worker(_) = pending.reply
+        if pending.reply.is_at_worker()
             && let Some(calls) = self.at_workers.get_mut(&pending.caller.client)
         {
             *calls -= 1;

@@ -17,6 +17,10 @@ impl Reply for WorkerReply {
     fn delays_exit(&self) -> bool {
         true
     }
+
+    fn is_at_worker(&self) -> bool {
+        true
+    }
 }
 
 /// Gives the reply that a worker's result makes possible.

@@ -13,6 +13,7 @@ use crate::input::{Input, Moment};
 use crate::owners::{Hooks, Lanes, Retention, Sessions};
 use crate::requests::Requests;
 use crate::runtime::{Context, Jobs, JournalWriter, StepCost, Timer, TimerKey, Work};
+use crate::settings::SettingsEdits;
 use crate::shims::Shims;
 use crate::tasks::Tasks;
 
@@ -30,6 +31,7 @@ pub struct Core<H: Host> {
     pub(crate) hooks: Hooks,
     pub(crate) retention: Retention,
     pub(crate) jobs: Jobs<H>,
+    pub(crate) settings_edits: SettingsEdits<H>,
     pub(crate) backlog: VecDeque<Work>,
     pub(crate) idle: Option<TimerKey>,
     /// What goes on when the flush that is under way has ended.
@@ -67,6 +69,7 @@ impl<H: Host> Core<H> {
             hooks: Hooks::default(),
             retention: Retention::default(),
             jobs: Jobs::default(),
+            settings_edits: SettingsEdits::default(),
             backlog: VecDeque::new(),
             idle: None,
             after_flush: Vec::new(),
@@ -182,6 +185,11 @@ impl<H: Host> Core<H> {
     /// Clients that may be read from again.
     pub(crate) fn take_relieved(&mut self) -> Vec<crate::input::ClientId> {
         self.requests.take_relieved()
+    }
+
+    /// Whether the reply that a job is done for is still owed.
+    pub(crate) fn is_owed(&self, job: crate::input::JobId) -> bool {
+        self.requests.caller(crate::requests::ReplyId(job.0)).is_some()
     }
 
     /// Whether a client is not to be read from for now.

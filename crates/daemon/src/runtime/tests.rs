@@ -2,6 +2,7 @@
 //! done in pieces. Shims and the workers that read output are played here.
 
 mod collection;
+mod events;
 mod output;
 
 use std::collections::HashMap;
@@ -301,6 +302,27 @@ fn work_of_a_step_is_independent_of_live_tasks() {
     let (few, many) = (work(FEW), work(MANY));
     assert_eq!(few, many);
     assert!(few.iter().all(|(_, rows)| *rows < 200), "{few:?}");
+}
+
+/// How many rows are visited when a client leaves that has so many waits for one task.
+fn leave_with_waits(waits: usize) -> u64 {
+    let mut fixture = Fixture::new();
+    let task = fixture.start(|_| ());
+    let client = ClientId(2);
+    fixture.connect(client);
+    let params: WaitParams =
+        serde_json::from_str(&format!(r#"{{"id": "{task}", "silence_ms": 60000}}"#)).unwrap();
+    for _ in 0..waits {
+        fixture.send::<TaskWait>(client, &params);
+    }
+    fixture.count(|fixture| fixture.tell(Input::ClientGone { client }))
+}
+
+// proves X3
+#[test]
+fn work_of_leaving_client_is_linear_in_its_waits() {
+    let (few, many) = (leave_with_waits(10), leave_with_waits(1_000));
+    assert!(many <= 100 * few, "{few} rows for 10 waits, {many} for 1,000");
 }
 
 // proves X3

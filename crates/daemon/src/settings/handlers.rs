@@ -1,14 +1,36 @@
 //! `config/get` and `config/set`: shows the settings in force, and changes the settings file.
 //! Parsing is in the other files of this folder.
 
+use std::collections::VecDeque;
+
 use belay_protocol::Bytes;
 use belay_protocol::config::{GetParams, GetResult, SetParams, SetResult};
 use belay_protocol::error::{ErrorKind, RpcError};
 
 use super::{BadSetting, Key};
 use crate::host::Host;
-use crate::requests::{Answer, Caller};
+use crate::requests::{Answer, Caller, Finish};
 use crate::runtime::Core;
+
+/// Changes of the settings file. One is written at a time: the next one edits the file that the last one has written.
+pub(crate) struct SettingsEdits<H: Host> {
+    waiting: VecDeque<SettingsEdit<H>>,
+    writing: bool,
+}
+
+/// One `config/set`.
+struct SettingsEdit<H: Host> {
+    key: Key,
+    value: serde_json::Value,
+    by: String,
+    finish: Finish<H>,
+}
+
+impl<H: Host> Default for SettingsEdits<H> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), writing: false }
+    }
+}
 
 impl<H: Host> Core<H> {
     /// Applies a settings file that was changed; an invalid one changes nothing and is reported.
@@ -51,30 +73,63 @@ impl<H: Host> Core<H> {
 
     pub(crate) fn config_set(&mut self, caller: &Caller, params: &SetParams) -> Result<Answer, RpcError> {
         self.only_a_person(caller, "change a setting")?;
-        let key = known_key(&params.key)?;
+        let (key, value) = (known_key(&params.key)?, params.value.clone());
+        let by = self.actor(caller, None);
+        self.await_worker(caller, move |core, finish| {
+            core.settings_edits.waiting.push_back(SettingsEdit { key, value, by, finish });
+            core.continue_settings_edits();
+        });
+        Ok(Answer::Later)
+    }
+
+    /// Begins the next change of the settings file, unless one is being written.
+    fn continue_settings_edits(&mut self) {
+        while !self.settings_edits.writing
+            && let Some(edit) = self.settings_edits.waiting.pop_front()
+        {
+            self.edit_settings(edit);
+        }
+    }
+
+    fn edit_settings(&mut self, edit: SettingsEdit<H>) {
+        let SettingsEdit { key, value, by, finish } = edit;
         let path = self.ctx.config.settings.path().to_owned();
-        let found = self.ctx.host.settings_file(&path).map_err(|error| cannot("read", &path, &error))?;
-        let edited = self.ctx.config.settings.edited(&found, key, &params.value);
+        let text = match self.edited_settings(&path, key, &value) {
+            Ok(Some(text)) => text,
+            Ok(None) => {
+                return finish(self, Box::new(move |core, caller| Ok(caller.answer(&core.setting_now(key)))));
+            }
+            Err(error) => return finish(self, Box::new(|_, _| Err(error))),
+        };
+        self.settings_edits.writing = true;
+        self.write_settings(path.clone(), text.into_bytes(), move |core, written| {
+            core.settings_edits.writing = false;
+            let make = move |core: &mut Self, caller: &Caller| {
+                written.map_err(|error| cannot("written", &path, &error))?;
+                tracing::info!(key = key.name(), by, "setting changed");
+                Ok(caller.answer(&core.setting_now(key)))
+            };
+            finish(core, Box::new(make));
+            core.continue_settings_edits();
+        });
+    }
+
+    /// The text of the settings file with one setting changed. None: the file says so already.
+    fn edited_settings(
+        &self,
+        path: &std::path::Path,
+        key: Key,
+        value: &serde_json::Value,
+    ) -> Result<Option<String>, RpcError> {
+        let found = self.ctx.host.settings_file(path).map_err(|error| cannot("read", path, &error))?;
+        let edited = self.ctx.config.settings.edited(&found, key, value);
         let text = edited.map_err(|error| match error {
             BadSetting::Requested { message } => RpcError::invalid("value", message),
             other => RpcError::new(ErrorKind::WrongState, other.to_string())
                 .hint("correct the file first; nothing was changed"),
         })?;
-        if found.text.as_deref().unwrap_or_default() == text.as_bytes() {
-            return Ok(caller.answer(&self.setting_now(key)));
-        }
-        let by = self.actor(caller, None);
-        self.await_worker(caller, |core, finish| {
-            core.write_settings(path.clone(), text.into_bytes(), move |core, written| {
-                let make = move |core: &mut Self, caller: &Caller| {
-                    written.map_err(|error| cannot("written", &path, &error))?;
-                    tracing::info!(key = key.name(), by, "setting changed");
-                    Ok(caller.answer(&core.setting_now(key)))
-                };
-                finish(core, Box::new(make));
-            });
-        });
-        Ok(Answer::Later)
+        let is_changed = found.text.as_deref().unwrap_or_default() != text.as_bytes();
+        Ok(is_changed.then_some(text))
     }
 
     fn setting_now(&mut self, key: Key) -> SetResult {

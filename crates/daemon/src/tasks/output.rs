@@ -33,6 +33,10 @@ impl Reply for SearchReply {
     fn delays_exit(&self) -> bool {
         true
     }
+
+    fn is_at_worker(&self) -> bool {
+        true
+    }
 }
 
 impl<H: Host> Core<H> {

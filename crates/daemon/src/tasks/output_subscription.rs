@@ -15,7 +15,7 @@ use belay_record::{MemoryLog, Slice, Stream};
 
 use super::output_read::{OutputPage, OutputRead, ReadMessage, chunk_line};
 use super::process_view::task_info_reply;
-use super::{Task, Tasks, WaitReply};
+use super::{Task, Tasks};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::input::{ClientId, ShimId};
@@ -81,6 +81,12 @@ impl Follow {
 
     fn is_complete(&self) -> bool {
         self.total.is_some_and(|total| self.next >= total)
+    }
+}
+
+impl Task {
+    fn is_watched(&self) -> bool {
+        !self.follows.is_empty() || self.output_waits > 0
     }
 }
 
@@ -230,13 +236,19 @@ impl<H: Host> Core<H> {
     // --- news of output ---
 
     /// Whether a subscription or a wait needs a report of every new output of the task.
-    pub(super) fn is_watched(&self, task: &Task) -> bool {
-        let watches = |reply| self.requests.reply::<WaitReply>(reply).is_some_and(WaitReply::watches_output);
-        !task.follows.is_empty() || self.requests.of_task(task.id()).into_iter().any(watches)
+    pub(crate) fn is_task_watched(&self, id: &str) -> bool {
+        self.tasks.get(id).is_some_and(Task::is_watched)
     }
 
-    pub(crate) fn is_task_watched(&self, id: &str) -> bool {
-        self.tasks.get(id).is_some_and(|task| self.is_watched(task))
+    /// A wait needs a report of every new output.
+    pub(super) fn add_output_wait(&mut self, task: &str) {
+        self.tasks.update(task, |task| task.output_waits += 1);
+        self.watch_output(task);
+    }
+
+    pub(super) fn drop_output_wait(&mut self, task: &str) {
+        self.tasks.update(task, |task| task.output_waits = task.output_waits.saturating_sub(1));
+        self.unwatch_output(task);
     }
 
     /// Asks the shim to report new output.
@@ -248,8 +260,8 @@ impl<H: Host> Core<H> {
     }
 
     /// The shim need not report new output any more, unless another subscription or wait needs it.
-    pub(super) fn unwatch_output(&mut self, task: &str) {
-        let Some(task) = self.tasks.get(task).filter(|task| !self.is_watched(task)) else { return };
+    fn unwatch_output(&mut self, task: &str) {
+        let Some(task) = self.tasks.get(task).filter(|task| !task.is_watched()) else { return };
         let Some(shim) = task.shim else { return };
         if self.shims.set_watched(shim, false) {
             self.ctx.tell_shim(shim, ToShim::Watch { on: false });

@@ -126,7 +126,7 @@ impl Reply for WaitReply {
             return;
         }
         core.ctx.cancel(self.silence.as_ref().and_then(|silence| silence.timer));
-        core.unwatch_output(&self.task);
+        core.drop_output_wait(&self.task);
     }
 }
 
@@ -176,7 +176,7 @@ impl<H: Host> Core<H> {
         let watches = reply.watches_output();
         let wait = self.defer_reply(caller.clone(), reply, Some(within));
         if watches {
-            self.watch_output(&id);
+            self.add_output_wait(&id);
         }
         self.search_for_match(wait);
         self.quiet_due(wait);
