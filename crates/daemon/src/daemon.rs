@@ -211,7 +211,7 @@ impl<H: Host> Core<H> {
     }
 
     fn shim_findings(&self) -> Vec<Finding> {
-        let silent = self.shims.reconnecting().map(|(task, pid)| Finding {
+        let silent = self.shims.unresponsive().map(|(task, pid)| Finding {
             verdict: Verdict::Problem,
             topic: Topic::Shims,
             message: format!("the shim of task {task} does not answer (pid {pid})"),

@@ -27,7 +27,7 @@ pub(crate) struct Shims {
     /// Being started for the pool.
     spawning: BTreeSet<ShimId>,
     /// Of an earlier daemon, or unreachable for the moment: they have not answered yet.
-    connecting: BTreeSet<ShimId>,
+    reconnecting: BTreeSet<ShimId>,
     /// Shims in a row that could not be started or ended before they were ready.
     failures: u32,
     adoption_deadline: Option<TimerKey>,
@@ -64,20 +64,20 @@ struct Shim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShimStage {
     /// Being started, or being connected to; it has not said anything yet.
-    Connecting,
+    AwaitingHello,
     Ready,
     Holding,
 }
 
 impl Shim {
     /// A shim that is being started and has not said anything yet.
-    const fn connecting(name: String) -> Self {
+    const fn new(name: String) -> Self {
         Self {
             name,
             process: None,
             cgroup: None,
             task: None,
-            stage: ShimStage::Connecting,
+            stage: ShimStage::AwaitingHello,
             watched: false,
             waits_on_children: None,
             tries: 0,
@@ -109,7 +109,7 @@ impl Shims {
             self.by_pid.remove(&process.pid);
         }
         self.spawning.remove(&id);
-        self.connecting.remove(&id);
+        self.reconnecting.remove(&id);
         if shim.stage == ShimStage::Ready {
             self.ready.retain(|ready| *ready != id);
         }
@@ -128,10 +128,10 @@ impl Shims {
         if let Some(process) = shim.process {
             self.by_pid.insert(process.pid, id);
         }
-        let is_connecting = shim.stage == ShimStage::Connecting;
+        let awaits_hello = shim.stage == ShimStage::AwaitingHello;
         let has_task = shim.task.is_some() || shim.is_orphan;
-        set(&mut self.spawning, id, is_connecting && !has_task);
-        set(&mut self.connecting, id, is_connecting && has_task);
+        set(&mut self.spawning, id, awaits_hello && !has_task);
+        set(&mut self.reconnecting, id, awaits_hello && has_task);
     }
 
     // --- looking ---
@@ -146,7 +146,7 @@ impl Shims {
 
     /// The task of a shim that has said hello to this daemon.
     pub(crate) fn reporting_task(&self, id: ShimId) -> Option<&str> {
-        self.all.get(&id).filter(|shim| shim.stage != ShimStage::Connecting)?.task.as_deref()
+        self.all.get(&id).filter(|shim| shim.stage != ShimStage::AwaitingHello)?.task.as_deref()
     }
 
     pub(crate) fn task_and_process(&self, id: ShimId) -> Option<(String, ProcessId)> {
@@ -159,8 +159,8 @@ impl Shims {
         self.task_of(*self.by_pid.get(&pid)?)
     }
 
-    pub(crate) fn is_connecting(&self, id: ShimId) -> bool {
-        self.connecting.contains(&id)
+    pub(crate) fn is_reconnecting(&self, id: ShimId) -> bool {
+        self.reconnecting.contains(&id)
     }
 
     pub(crate) fn is_adopted(&self, id: ShimId) -> bool {
@@ -168,8 +168,8 @@ impl Shims {
     }
 
     /// Shims that hold a task and do not answer: their tasks and pids.
-    pub(crate) fn reconnecting(&self) -> impl Iterator<Item = (&str, i32)> {
-        let silent = self.connecting.iter().filter_map(|id| self.all.get(id));
+    pub(crate) fn unresponsive(&self) -> impl Iterator<Item = (&str, i32)> {
+        let silent = self.reconnecting.iter().filter_map(|id| self.all.get(id));
         silent.filter_map(|shim| Some((shim.task.as_deref()?, shim.process.map_or(0, |process| process.pid))))
     }
 
@@ -183,7 +183,7 @@ impl Shims {
 
     /// Whether every shim of an earlier daemon has answered or is gone.
     pub(crate) fn is_adoption_complete(&self) -> bool {
-        self.cleanups_pending == 0 && self.connecting.is_empty()
+        self.cleanups_pending == 0 && self.reconnecting.is_empty()
     }
 
     // --- changing ---

@@ -4,6 +4,7 @@
 //! `BELAY_SEED=…` runs one seed, `BELAY_TEST_LONG=1` runs 20 000.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use belay_protocol::task::OutcomeKind;
@@ -32,6 +33,38 @@ fn must_pass(options: &Options) -> Report {
     run(options).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
+/// What some seeds came to.
+#[derive(Debug, Default)]
+struct Tally {
+    runs: u64,
+    crashes: u64,
+    ends: BTreeMap<OutcomeKind, u64>,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.crashes += other.crashes;
+        for (kind, count) in other.ends {
+            *self.ends.entry(kind).or_default() += count;
+        }
+    }
+}
+
+/// Runs one seed after the other, until there are none left or enough time has passed.
+fn run_seeds(next: &AtomicU64, last: u64) -> Tally {
+    let begun = Instant::now();
+    let mut tally = Tally::default();
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed > last || (!is_long() && tally.runs >= FEWEST && begun.elapsed() > ORDINARY) {
+            return tally;
+        }
+        let Report { crashes, ends, .. } = must_pass(&random(seed));
+        tally.add(Tally { runs: 1, crashes, ends });
+    }
+}
+
 // proves S1, S2, K3, K4, K9, K10, R1, R2, R3, R4, R5, R7, W2, W3, W4, D1, D2, D3, D7
 #[test]
 fn every_rule_holds_whatever_happens() {
@@ -40,19 +73,16 @@ fn every_rule_holds_whatever_happens() {
         None if is_long() => 0..=19_999,
         None => 0..=299,
     };
-    let begun = Instant::now();
-    let (mut runs, mut crashes, mut ends) = (0_u64, 0, BTreeMap::<OutcomeKind, u64>::new());
-    for seed in seeds {
-        let report = must_pass(&random(seed));
-        runs += 1;
-        crashes += report.crashes;
-        for (kind, count) in report.ends {
-            *ends.entry(kind).or_default() += count;
+    let (next, last) = (AtomicU64::new(*seeds.start()), *seeds.end());
+    let threads = if is_long() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let mut all = Tally::default();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(|| run_seeds(&next, last))).collect();
+        for thread in running {
+            all.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
-        if !is_long() && runs >= FEWEST && begun.elapsed() > ORDINARY {
-            break;
-        }
-    }
+    });
+    let Tally { runs, crashes, ends } = all;
     println!("{runs} seeds, {crashes} crashes, ends: {ends:?}");
     // A simulator that no longer reaches an end says nothing about it.
     let never = |kind: &OutcomeKind| *kind == OutcomeKind::Budget;

@@ -13,10 +13,13 @@ use crate::run::{Outcome, wait_until};
 
 const FEW: usize = 100;
 const COUNTS: [usize; 3] = [FEW, 3_000, 9_000];
-const SAMPLES: usize = 100;
+/// How many tasks are started in a row: more than there are idle shims, so that starting shims is part of it.
+const BATCH: usize = 20;
+const BATCHES: usize = 15;
 /// How many clients start tasks at once to reach a count.
 const FILLERS: usize = 2;
 const SETTLE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     // A second daemon stays at the smallest count, and both take turns: what the machine does at that moment, it does to both.
@@ -31,10 +34,11 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
         std::thread::sleep(SETTLE);
         let [took, few] = compare(
             1,
-            SAMPLES,
-            [Box::new(|| start_and_kill(&mut client)), Box::new(|| start_and_kill(&mut base_client))],
+            BATCHES,
+            [Box::new(|| start_batch(&mut client)), Box::new(|| start_batch(&mut base_client))],
         )?;
-        report.value("live", &format!("start to started by RPC with {count} live tasks"), took.into());
+        let what = format!("start to started by RPC, {BATCH} in a row, with {count} live tasks");
+        report.value("live", &what, took.into());
         if count != FEW {
             let growth = ratio(took, few);
             let what = format!("growth of a start from {FEW} to {count} live tasks, in turns");
@@ -51,12 +55,19 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// The time of the start alone. The task is killed, so that the number of live tasks stays the same.
-fn start_and_kill(client: &mut Client) -> Outcome<Duration> {
+/// The time of one start of a batch. The tasks are killed afterwards, so that the number of live tasks stays the same.
+fn start_batch(client: &mut Client) -> Outcome<Duration> {
     let began = Instant::now();
-    let id = start_detached(client, &["/bin/sleep", "10000"])?.id;
-    let took = began.elapsed();
-    kill(client, &id)?;
+    let mut ids = Vec::with_capacity(BATCH);
+    for _ in 0..BATCH {
+        ids.push(start_detached(client, &["/bin/sleep", "10000"])?.id);
+    }
+    let took = began.elapsed() / u32::try_from(BATCH)?;
+    for id in ids {
+        kill(client, &id)?;
+    }
+    // The pool of shims is back at its usual size.
+    std::thread::sleep(PAUSE);
     Ok(took)
 }
 

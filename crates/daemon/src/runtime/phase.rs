@@ -33,7 +33,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn start_serving(&mut self) {
         if self.ctx.phase == Phase::Adopting {
             self.ctx.phase = Phase::Serving;
-            let unanswered = self.shims.reconnecting().count();
+            let unanswered = self.shims.unresponsive().count();
             tracing::info!(tasks = self.tasks.len(), unanswered, "serving");
             self.resume_budget_sampling();
             self.resume_lanes();

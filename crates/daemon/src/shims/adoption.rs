@@ -67,7 +67,7 @@ impl<H: Host> Core<H> {
             cgroup: record.cgroup,
             task: Some(id),
             adopted: true,
-            ..Shim::connecting(record.name.clone())
+            ..Shim::new(record.name.clone())
         };
         self.shims.insert(shim, state);
         self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim, name: record.name });

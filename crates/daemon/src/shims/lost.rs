@@ -32,7 +32,7 @@ impl<H: Host> Core<H> {
     /// Whether a shim died before its hello. A shim that is just exiting accepts the connection and
     /// sends nothing; a second attempt to connect shows whether it exited by itself or was killed.
     fn is_dead_without_hello(&self, id: ShimId) -> bool {
-        let is_unheard = |shim: &&Shim| shim.stage == ShimStage::Connecting && shim.task.is_some();
+        let is_unheard = |shim: &&Shim| shim.stage == ShimStage::AwaitingHello && shim.task.is_some();
         let process = self.shims.all.get(&id).filter(is_unheard).and_then(|shim| shim.process);
         process.is_some_and(|process| !self.ctx.host.is_alive(process))
     }
@@ -69,7 +69,7 @@ impl<H: Host> Core<H> {
     /// Only the connection is lost: the task is still running and must not be stopped.
     fn reconnect_later(&mut self, id: ShimId, process: ProcessId, error: &str) {
         let tried = self.shims.update(id, |shim| {
-            shim.stage = ShimStage::Connecting;
+            shim.stage = ShimStage::AwaitingHello;
             (shim.watched, shim.waits_on_children) = (false, None);
             shim.tries += 1;
             (shim.tries, shim.stop.is_some(), shim.task.clone().unwrap_or_default())
@@ -95,8 +95,8 @@ impl<H: Host> Core<H> {
     }
 
     pub(crate) fn reconnect_shim(&mut self, id: ShimId) {
-        let connecting = self.shims.all.get(&id).filter(|shim| shim.stage == ShimStage::Connecting);
-        if let Some(name) = connecting.map(|shim| shim.name.clone()) {
+        let unanswered = self.shims.all.get(&id).filter(|shim| shim.stage == ShimStage::AwaitingHello);
+        if let Some(name) = unanswered.map(|shim| shim.name.clone()) {
             self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim: id, name });
         }
     }

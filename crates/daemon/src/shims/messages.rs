@@ -37,7 +37,7 @@ impl<H: Host> Core<H> {
         let known = self.shims.update(id, |shim| {
             shim.process = Some(hello.process);
             shim.cgroup.clone_from(&hello.cgroup);
-            (shim.is_orphan, shim.stage == ShimStage::Connecting && shim.task.is_some(), shim.task.clone())
+            (shim.is_orphan, shim.stage == ShimStage::AwaitingHello && shim.task.is_some(), shim.task.clone())
         });
         let Some((is_orphan, is_reconnected, task)) = known else { return };
         let (memory, pty) = (hello.memory, hello.spec.as_ref().and_then(|spec| spec.pty));

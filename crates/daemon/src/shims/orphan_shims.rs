@@ -26,7 +26,7 @@ impl<H: Host> Core<H> {
         let names = self.ctx.host.shim_names(&self.ctx.config.runtime_dir);
         for name in names.into_iter().filter(|name| !known.contains(name)) {
             let shim = ShimId(self.ctx.next_number());
-            let state = Shim { is_orphan: true, adopted: true, ..Shim::connecting(name.clone()) };
+            let state = Shim { is_orphan: true, adopted: true, ..Shim::new(name.clone()) };
             self.shims.insert(shim, state);
             self.ctx.effects.push(Stage::Unconditional, Effect::ConnectShim { shim, name });
         }

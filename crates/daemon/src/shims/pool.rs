@@ -40,7 +40,7 @@ impl<H: Host> Core<H> {
         }
         let shim = ShimId(self.ctx.next_number());
         let name = hex(&random);
-        self.shims.insert(shim, Shim::connecting(name.clone()));
+        self.shims.insert(shim, Shim::new(name.clone()));
         self.ctx.effects.push(Stage::Unconditional, Effect::SpawnShim { shim, name });
     }
 

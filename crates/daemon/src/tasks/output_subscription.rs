@@ -179,13 +179,15 @@ impl<H: Host> Core<H> {
                 return Err(error);
             }
         };
-        if let Some(follow) = self.tasks.follows.get_mut(&id) {
-            follow.next = from;
-            let result = FollowResult { id: follow.task.clone(), follow: id, from };
-            self.tasks.set_activity(id, Activity::None);
-            self.reply(caller, &result);
-            self.send_available(id);
-        }
+        let Some(follow) = self.tasks.follows.get_mut(&id) else {
+            let message = "the subscription was ended by output/unfollow before it began";
+            return Err(RpcError::new(ErrorKind::WrongState, message));
+        };
+        follow.next = from;
+        let result = FollowResult { id: follow.task.clone(), follow: id, from };
+        self.tasks.set_activity(id, Activity::None);
+        self.reply(caller, &result);
+        self.send_available(id);
         Ok(Answer::Sent)
     }
 
@@ -352,6 +354,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn send_queued(&mut self, id: u64) {
         self.tasks.set_activity(id, Activity::None);
         self.send_available(id);
+        self.end_detached_follow(id);
     }
 
     /// A piece was read: sends it, and goes on.

@@ -127,7 +127,7 @@ impl<H: Host> Core<H> {
         });
         match stopped {
             Some((None, true)) => self.end_queued(id, order),
-            Some((Some(shim), _)) if self.shims.is_connecting(shim) => {
+            Some((Some(shim), _)) if self.shims.is_reconnecting(shim) => {
                 self.stop_unreachable(shim, order.to_wire(), patience_ms);
             }
             Some((Some(shim), _)) => {
