@@ -1,15 +1,15 @@
 //! The next daemon: what ended meanwhile it learns, what runs it adopts, and there is never more than one of it.
 
 use std::os::unix::net::UnixListener;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belay_client::{Client, Message, decode};
 use belay_protocol::Timestamp;
 use belay_protocol::daemon::{StatusResult, StopDaemonResult};
 use belay_protocol::event::EventKind;
 use belay_protocol::life::ClockName;
-use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Outcome, Status, StopVerdict, TaskInfo};
+use belay_protocol::methods::{TaskGet, TaskStart};
+use belay_protocol::task::{GetParams, Outcome, Status, StopVerdict, TaskInfo};
 use belay_testkit::{LONG, Running, Seen, World, look_at, wait_until};
 
 use crate::patient::Patient;
@@ -268,4 +268,25 @@ fn a_killed_terminal_ends_no_task() {
     assert!(look_at(task.pid.unwrap()).is_some());
     let stopped = world.stop(&stop_of(&task.id));
     assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+}
+
+// proves D2
+#[test]
+fn locks_that_outlive_their_daemon_are_waited_for() {
+    let world = world();
+    let task = world.run_detached(["sleep", FOREVER]);
+    world.kill_daemon();
+    // As a child does that the daemon was just starting, and that still shares its descriptors.
+    let file = std::fs::File::options().write(true).open(world.home().join("daemon.lock")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let (places, program) = (world.places(), world.program().to_owned());
+    let next = std::thread::spawn(move || belay_client::start_daemon(&places, &program, &[]));
+    // Shorter than the locks of a dead daemon are waited for.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!next.is_finished(), "no daemon can serve while another has its locks");
+    drop(file);
+    next.join().unwrap().unwrap();
+    let running = Client::connect(&world.places()).unwrap().call::<TaskGet>(&GetParams { id: task }).unwrap();
+    assert_eq!(running.status, Status::Running);
+    assert_eq!(daemons(&world).len(), 1);
 }

@@ -114,10 +114,22 @@ impl World {
     }
 }
 
+impl World {
+    /// What the daemon has logged last, for the search for the cause when it is gone.
+    fn end_of_log(&self) -> String {
+        const LINES: usize = 20;
+        let log = std::fs::read_to_string(self.places.home.join(belay_protocol::vars::LOG_FILE));
+        let log = log.unwrap_or_else(|error| error.to_string());
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         if let Err(error) = self.stop_daemon() {
             eprintln!("the daemon of {} did not stop: {error}", self.places.home.display());
+            eprintln!("the end of its log:\n{}", self.end_of_log());
             kill_descendants();
         }
         reap();

@@ -5,9 +5,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use belay_os::process;
 use belay_protocol::vars::SERVING;
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+/// How long the locks of a dead daemon may stay, and how often they are tried meanwhile.
+const DEAD_HOLDER: Duration = Duration::from_secs(2);
+const DEAD_HOLDER_PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DirError {
@@ -101,6 +108,16 @@ fn check_above(runtime_dir: &Path) -> Result<(), DirError> {
     Err(DirError::Owner { what, path: above.to_owned(), owner: meta.uid(), own, variable })
 }
 
+/// Whether the daemon that the lock file names is dead. Its descriptors outlive it for a moment: the kernel closes them after its
+/// last thread, and a child that it was just starting shares them until it has a table of its own.
+fn is_holder_dead(file: &File) -> bool {
+    let mut text = [0; 32];
+    let length = file.read_at(&mut text, 0).unwrap_or(0);
+    let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
+    let pid = text.lines().next().and_then(|line| line.parse().ok());
+    pid.is_some_and(|pid| process::identity(pid).is_none_or(|daemon| !process::is_alive(daemon)))
+}
+
 fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {
     let failed = |source| DirError::Io { what, path: path.to_owned(), source };
     let mut file = OpenOptions::new()
@@ -111,10 +128,16 @@ fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {
         .mode(0o600)
         .open(path)
         .map_err(failed)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-        Err(errno) => return Err(failed(errno.into())),
+    let until = Instant::now() + DEAD_HOLDER;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) if is_holder_dead(&file) && Instant::now() < until => {
+                std::thread::sleep(DEAD_HOLDER_PAUSE);
+            }
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(failed(errno.into())),
+        }
     }
     // Only informative: the lock decides.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
