@@ -281,7 +281,7 @@ fn locks_that_outlive_their_daemon_are_waited_for() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let (places, program) = (world.places(), world.program().to_owned());
     let next = std::thread::spawn(move || belay_client::start_daemon(&places, &program, &[]));
-    // Shorter than the locks of a dead daemon are waited for.
+    // Sleeps because nothing must happen meanwhile. Shorter than the locks of a dead daemon are waited for.
     std::thread::sleep(Duration::from_millis(300));
     assert!(!next.is_finished(), "no daemon can serve while another has its locks");
     drop(file);
