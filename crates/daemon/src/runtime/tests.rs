@@ -12,16 +12,17 @@ use belay_protocol::lane::LaneParams;
 use belay_protocol::life::{End, ExitStatus, OutputInfo};
 use belay_protocol::methods::{
     DaemonGc, DaemonStatus, Hello as HelloMethod, Method, SessionClose, SessionOpen, SessionRenew,
-    SessionWait, TaskList, TaskStart, TaskStop, TaskWait,
+    SessionWait, TaskList, TaskRemove, TaskStart, TaskStop, TaskWait,
 };
 use belay_protocol::rpc::{Incoming, Outgoing, RequestId, Version};
 use belay_protocol::session::{CloseParams, OpenParams, RenewParams, WaitParams as SessionWaitParams};
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, ToShim,
 };
-use belay_protocol::task::{ListParams, StartParams, Status, StopParams, WaitParams};
+use belay_protocol::task::{ListParams, RemoveParams, StartParams, Status, StopParams, WaitParams};
 
 use super::table::visited;
+use crate::config::bounds;
 use crate::effect::{Effect, Sample};
 use crate::input::{ClientId, Input, ShimId};
 use crate::tests::{NOW, TestDaemon, TestHost};
@@ -302,6 +303,37 @@ fn work_of_a_step_is_independent_of_live_tasks() {
     let (few, many) = (work(FEW), work(MANY));
     assert_eq!(few, many);
     assert!(few.iter().all(|(_, rows)| *rows < 200), "{few:?}");
+}
+
+// proves S2
+#[test]
+fn starts_with_token_of_removed_task_name_one_task() {
+    let mut fixture = Fixture::new();
+    let removed = fixture.start(|params| params.token = Some("once".to_owned()));
+    fixture.exit(&removed);
+    // No longer among the last ended ones, which are in memory.
+    for _ in 0..bounds::RECENT_TASKS {
+        let task = fixture.start(|_| ());
+        fixture.exit(&task);
+    }
+    let others = [ClientId(2), ClientId(3)];
+    for client in others {
+        fixture.connect(client);
+    }
+    fixture.daemon.workers_hang = true;
+    let params: RemoveParams = serde_json::from_str(&format!(r#"{{"id": "{removed}"}}"#)).unwrap();
+    fixture.send::<TaskRemove>(CLIENT, &params);
+    let command = r#"{"command": {"argv": ["x"]}, "cwd": "/", "detached": true, "token": "once"}"#;
+    let params: StartParams = serde_json::from_str(command).unwrap();
+    let starts = others.map(|client| fixture.send::<TaskStart>(client, &params));
+    fixture.daemon.workers_hang = false;
+    let hanging = std::mem::take(&mut fixture.hanging);
+    let effects = fixture.daemon.work(hanging);
+    fixture.execute(effects);
+    fixture.pass_time();
+    let [first, second] = starts.map(|id| fixture.reply::<TaskStart>(id).expect("it is started").id);
+    assert_eq!(first, second);
+    assert_ne!(first, removed);
 }
 
 /// How many rows are visited when a client leaves that has so many waits for one task.

@@ -277,7 +277,8 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
-    /// The task that had the token was removed meanwhile. Another start may have been faster.
+    /// The task that had the token was removed meanwhile. Another start with the same token may have been faster: then this one
+    /// repeats it.
     fn start_freed_token(
         &mut self,
         caller: &Caller,
@@ -286,11 +287,11 @@ impl<H: Host> Core<H> {
         fingerprint: String,
     ) -> Result<Answer, RpcError> {
         self.refuse_when_leaving()?;
-        if params.token.as_deref().is_some_and(|token| self.tasks.by_token(token).is_some()) {
-            let message = "another start with this token was just accepted";
-            return Err(RpcError::new(ErrorKind::Busy, message).field("token").hint("ask again"));
+        let known = params.token.as_deref().and_then(|token| self.tasks.by_token(token)).map(str::to_owned);
+        match known {
+            Some(known) => self.start_known(caller, params, parsed, &known, fingerprint),
+            None => self.start_new(caller, params, parsed, Some(fingerprint)),
         }
-        self.start_new(caller, params, parsed, Some(fingerprint))
     }
 
     fn start_again(
