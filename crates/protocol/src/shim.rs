@@ -201,6 +201,24 @@ pub enum FromShim {
     },
 }
 
+impl FromShim {
+    /// The kind of the message.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Ready => "ready",
+            Self::Life(_) => "life",
+            Self::Output { .. } => "output",
+            Self::Memory { .. } => "memory",
+            Self::Now(_) => "now",
+            Self::Signalled { .. } => "signalled",
+            Self::Written { .. } => "written",
+            Self::Room => "room",
+            Self::Resized { .. } => "resized",
+        }
+    }
+}
+
 /// Who a shim is and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

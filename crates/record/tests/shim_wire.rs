@@ -37,21 +37,6 @@ fn read<T: DeserializeOwned + Serialize>(text: &str) -> T {
     read
 }
 
-const fn from_name(said: &FromShim) -> &'static str {
-    match said {
-        FromShim::Hello(_) => "hello",
-        FromShim::Ready => "ready",
-        FromShim::Life(_) => "life",
-        FromShim::Output { .. } => "output",
-        FromShim::Memory { .. } => "memory",
-        FromShim::Now(_) => "now",
-        FromShim::Signalled { .. } => "signalled",
-        FromShim::Written { .. } => "written",
-        FromShim::Room => "room",
-        FromShim::Resized { .. } => "resized",
-    }
-}
-
 const fn to_name(said: &ToShim) -> &'static str {
     match said {
         ToShim::Hello { .. } => "hello",
@@ -98,7 +83,7 @@ fn what_a_shim_of_protocol_1_says_is_understood() {
     let said: Vec<FromShim> = FROM_SHIM.lines().map(read).collect();
     // It speaks of room only when it is asked to, which nobody could do then.
     let names = ["hello", "ready", "life", "output", "memory", "now", "signalled", "written", "resized"];
-    assert_eq!(said.iter().map(from_name).collect::<BTreeSet<_>>(), set(names));
+    assert_eq!(said.iter().map(FromShim::name).collect::<BTreeSet<_>>(), set(names));
     let lives = said.iter().filter_map(|said| match said {
         FromShim::Life(item) => Some(life_name(&item.event)),
         _ => None,

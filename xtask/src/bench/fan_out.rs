@@ -64,7 +64,7 @@ fn delivery(subject: &Subject, report: &mut Report) -> Outcome {
     let what = format!("{EVENTS} events to {FOLLOWERS} followers, made and delivered");
     let bare = ("lines from a bare process", rate(theirs));
     report.share("fan-out", &what, rate(ours), bare, Target::None);
-    let what = "from the last answer to whoever made them until all have all";
+    let what = "from the last reply to their maker until every follower has every event";
     report.value("fan-out", what, median(lags).into());
     Ok(())
 }

@@ -37,7 +37,7 @@ fn shell(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
     Ok(())
 }
 
-/// From asking for a detach to the answer of whoever waited.
+/// From asking for a detach to the reply of the waiting caller.
 fn detach(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
     let (mut waiting, mut asking, mut other) = (world.connect()?, world.connect()?, world.connect()?);
     let ours = || released(&mut waiting, &mut asking);
@@ -48,7 +48,7 @@ fn detach(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
         })
     };
     let [ours, ask] = compare(subject.rounds(ROUNDS), 20, [Box::new(ours), Box::new(ask)])?;
-    let what = "from `task/detach` to the answer of whoever waited";
+    let what = "from `task/detach` to the reply of the waiting caller";
     report.times("foreground", what, ours, ("`daemon/status`", ask), Target::None);
     Ok(())
 }

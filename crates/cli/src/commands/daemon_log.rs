@@ -252,7 +252,7 @@ impl Watch {
         let _ = add_watch(&self.notify, &self.file, WatchFlags::MODIFY);
     }
 
-    /// Waits for the next change; an error if nobody reads our output any more.
+    /// Waits for the next change; an error if the reader of the output has gone.
     fn wait(&self) -> Result<(), CliError> {
         out::wait_for(&self.notify)?;
         let mut notifications = [0; NOTIFICATION_BYTES];

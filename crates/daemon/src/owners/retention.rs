@@ -32,8 +32,6 @@ pub(crate) struct Retention {
     ended_since_look: u32,
     /// The collections that are running, by number.
     collections: BTreeMap<u64, Collection>,
-    /// The number of the one that runs by rule, without a call.
-    by_rule: Option<u64>,
     /// Directories are being removed.
     removing: usize,
     /// Tasks that were removed last: a shim that still holds one of them may forget it.
@@ -94,6 +92,11 @@ impl Retention {
 
     pub(crate) const fn is_removing(&self) -> bool {
         self.removing > 0
+    }
+
+    /// Whether a collection without a call is running. There are few at a time.
+    fn is_collecting_by_rule(&self) -> bool {
+        self.collections.values().any(|collection| collection.reply.is_none())
     }
 
     /// The rules are applied at the end of this step.
@@ -169,11 +172,11 @@ impl<H: Host> Core<H> {
     /// not look.
     pub(crate) fn collect_now_and_then(&mut self) {
         let is_due = self.retention.ended_since_look >= LOOK_EVERY;
-        if !is_due || self.retention.by_rule.is_some() || self.ctx.phase != Phase::Serving {
+        if !is_due || self.retention.is_collecting_by_rule() || self.ctx.phase != Phase::Serving {
             return;
         }
         self.retention.ended_since_look = 0;
-        self.retention.by_rule = Some(self.begin_collection(None, false));
+        self.begin_collection(None, false);
     }
 
     /// Removes what removals of a daemon that died may have left: their records went, their directories did not.
@@ -218,7 +221,7 @@ impl<H: Host> Core<H> {
         });
     }
 
-    fn begin_collection(&mut self, reply: Option<ReplyId>, all: bool) -> u64 {
+    fn begin_collection(&mut self, reply: Option<ReplyId>, all: bool) {
         let number = self.ctx.next_number();
         let collection = Collection {
             reply,
@@ -232,7 +235,6 @@ impl<H: Host> Core<H> {
         };
         self.retention.collections.insert(number, collection);
         self.find_tasks(number);
-        number
     }
 
     /// Looks up the next slice of tasks that the rules no longer keep.
@@ -353,7 +355,6 @@ impl<H: Host> Core<H> {
             tracing::info!(tasks, freed_bytes, events, by_rule = !collection.all, "removed by retention");
         }
         let Some(reply) = collection.reply else {
-            self.retention.by_rule = None;
             if let Err(error) = result {
                 self.ctx.notice(format!("old tasks could not be removed: {error}"), "belay gc tries again");
             }

@@ -17,7 +17,7 @@ use crate::keyed_hash;
 use crate::runtime::Core;
 use crate::tasks::StoredTask;
 
-/// For whom a connection acts: a person, a session, or a task.
+/// The scope in which a connection acts: a person, a session, or a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Person,

@@ -18,7 +18,7 @@ impl<H: Host> Core<H> {
     }
 
     fn shim_message(&mut self, shim: ShimId, message: FromShim) {
-        self.steps.set_cause(message_name(&message));
+        self.steps.set_cause(message.name());
         match message {
             FromShim::Hello(hello) => self.shim_hello(shim, hello),
             FromShim::Ready => self.shim_ready(shim),
@@ -56,21 +56,5 @@ impl<H: Host> Core<H> {
         }
         self.set_output_location(id, memory);
         self.terminal_adopted(id, pty);
-    }
-}
-
-/// The name of a message, for the statistics of steps.
-const fn message_name(message: &FromShim) -> &'static str {
-    match message {
-        FromShim::Hello(_) => "hello",
-        FromShim::Ready => "ready",
-        FromShim::Life(_) => "life",
-        FromShim::Output { .. } => "output",
-        FromShim::Memory { .. } => "memory",
-        FromShim::Now(_) => "now",
-        FromShim::Signalled { .. } => "signalled",
-        FromShim::Written { .. } => "written",
-        FromShim::Room => "room",
-        FromShim::Resized { .. } => "resized",
     }
 }
