@@ -10,6 +10,7 @@ mod get;
 mod index;
 mod lifecycle;
 mod list;
+mod live;
 mod output;
 mod output_memory;
 mod output_read;
@@ -61,14 +62,14 @@ use belay_record::MemoryLog;
 use crate::input::{ClientId, Moment, ShimId};
 use crate::runtime::{Index, Table, TimerKey};
 use index::Contribution;
+use live::LiveTasks;
 use output_memory::KeptMemory;
 use output_subscription::Follow;
 
 /// Every task that has not ended, and the indexes that answer questions about them.
 #[derive(Debug)]
 pub(crate) struct Tasks {
-    live: Table<String, Task>,
-    by_number: Table<u64, String>,
+    live: LiveTasks,
     by_name: Index<String, String>,
     by_caller: Index<ClientId, String>,
     /// The live tasks below each task or session, and in each session.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params_from_iter};
 
+use crate::open::connect;
 use crate::query::{FoundEvents, FoundRows, MARGIN, MAX_EXAMINED_EVENTS};
 use crate::row::{
     self, EVENT_COLUMNS, EventFilter, ExpiredTask, TASK_COLUMNS, TaskFilter, TaskRow, TaskRule, clamped,
@@ -17,9 +18,9 @@ use crate::row::{
 use crate::store::{EventBounds, event_bounds};
 use crate::{Error, Found, Query, meta};
 
-/// The connection that reads.
+/// The connection that reads. The first query opens it: most daemons never need one, and it takes a quarter of a megabyte.
 pub struct Reader {
-    conn: Connection,
+    conn: Option<Connection>,
     path: PathBuf,
 }
 
@@ -30,8 +31,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(conn: Connection, path: &Path) -> Self {
-        Self { conn, path: path.to_owned() }
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { conn: None, path: path.to_owned() }
     }
 
     /// Runs one query on a snapshot of the database.
@@ -40,8 +41,18 @@ impl Reader {
         found.map_err(|error| Error::sql(&self.path, error))
     }
 
+    fn connection(&mut self) -> rusqlite::Result<&mut Connection> {
+        if self.conn.is_none() {
+            let conn = connect(&self.path)?;
+            conn.pragma_update(None, "query_only", true)?;
+            conn.set_prepared_statement_cache_capacity(64);
+            self.conn = Some(conn);
+        }
+        self.conn.as_mut().ok_or(rusqlite::Error::InvalidQuery)
+    }
+
     fn in_snapshot(&mut self, query: &Query) -> rusqlite::Result<Found> {
-        let step = self.conn.transaction()?;
+        let step = self.connection()?.transaction()?;
         // The first statement takes the snapshot.
         let snapshot = meta::number(&step, meta::BATCH_LAST)?;
         let rows = match query {

@@ -20,7 +20,7 @@ use crate::{Error, FILE_NAME, Field, Found, Rows};
 pub(crate) const MAX_UNFLUSHED_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How much of the last flushed batches stays in memory for clients that follow the events.
-const KEPT_FLUSHED_BYTES: u64 = 128 * 1024;
+const KEPT_FLUSHED_BYTES: u64 = 32 * 1024;
 
 /// While flushes fail, no more files than this are sealed: the current one goes on.
 const MAX_SEALED_FILES: usize = 8;

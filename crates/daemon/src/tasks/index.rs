@@ -9,6 +9,7 @@ use belay_protocol::shim::Start;
 use belay_protocol::task::{Status, TaskKind};
 use belay_record::convert::status;
 
+use super::live::LiveTasks;
 use super::output_memory::KeptMemory;
 use super::{StoredTask, Task, Tasks};
 use crate::config::bounds;
@@ -76,8 +77,7 @@ impl Tally {
 impl Tasks {
     pub(crate) fn new(kept_outputs: usize) -> Self {
         Self {
-            live: Table::default(),
-            by_number: Table::default(),
+            live: LiveTasks::default(),
             by_name: Index::default(),
             by_caller: Index::default(),
             members: Index::default(),
@@ -113,18 +113,17 @@ impl Tasks {
     }
 
     pub(crate) fn contains(&self, id: &str) -> bool {
-        self.live.contains_key(id)
+        self.live.contains(id)
     }
 
     /// All of them, for what concerns all of them.
     pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
-        self.live.keys()
+        self.live.ids()
     }
 
     /// Live tasks with a smaller number, newest first.
     pub(super) fn newest_first(&self, before: Option<u64>) -> impl Iterator<Item = &Task> {
-        let upper = before.unwrap_or(u64::MAX);
-        self.by_number.range(..upper).rev().filter_map(|(_, id)| self.live.get(id))
+        self.live.newest_first(before)
     }
 
     /// Live tasks with this name.
@@ -141,7 +140,7 @@ impl Tasks {
     pub(crate) fn below(&self, id: &str) -> Vec<String> {
         let members = self.members.of(id);
         members
-            .filter(|id| self.live.get(*id).is_some_and(|task| task.stored.doc.hook.is_none()))
+            .filter(|id| self.live.get(id).is_some_and(|task| task.stored.doc.hook.is_none()))
             .cloned()
             .collect()
     }
@@ -169,7 +168,6 @@ impl Tasks {
     /// Adds a live task. Its token is known from now on.
     pub(crate) fn insert(&mut self, task: Task) {
         let id = task.stored.id.clone();
-        self.by_number.insert(task.stored.number, id.clone());
         if let Some(name) = &task.stored.name {
             self.by_name.add(name.clone(), id.clone());
         }
@@ -185,14 +183,13 @@ impl Tasks {
         if !task.stored.doc.budgets.is_empty() {
             self.with_budget.insert(id.clone());
         }
-        self.live.insert(id.clone(), task);
+        self.live.insert(task);
         self.recount(&id);
     }
 
     /// Takes a task out because it has ended; it stays readable among the recent ones.
     pub(super) fn remove(&mut self, id: &str) -> Option<Task> {
         let task = self.live.remove(id)?;
-        self.by_number.remove(&task.stored.number);
         if let Some(name) = &task.stored.name {
             self.by_name.remove(name, id);
         }
@@ -271,7 +268,7 @@ impl Tasks {
 
     /// The task has to be recorded again with the next commit.
     pub(crate) fn mark_changed(&mut self, id: &str) {
-        if self.live.contains_key(id) {
+        if self.live.contains(id) {
             self.changed.insert(id.to_owned());
         }
     }

@@ -436,7 +436,7 @@ fn events_in_memory_end_where_batches_were_dropped() {
     assert_eq!(seqs(&journal, 2, 1), Some(vec![3]));
     assert_eq!(seqs(&journal, 9, 1), Some(vec![]));
     for number in 5..=8 {
-        let row = TaskRow { body: "x".repeat(50 * 1024), ..task(number) };
+        let row = TaskRow { body: "x".repeat(12 * 1024), ..task(number) };
         journal.commit(&Batch { put: vec![row], ..happened([number]) }).unwrap();
     }
     assert_eq!(seqs(&journal, 2, 9), None, "older than the batches that are kept");
