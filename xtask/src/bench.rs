@@ -31,11 +31,11 @@ mod value;
 mod wire;
 mod world;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use self::comparison::Comparison;
-use self::report::Report;
+use self::report::{Measured, Report};
 use self::subject::{Role, Subject};
 use crate::run::{Outcome, bin_dir, cargo, command, succeed};
 
@@ -84,6 +84,8 @@ struct Options {
     has_noise: bool,
     rounds: Option<usize>,
     report: Option<PathBuf>,
+    /// Measure once, as in one round of a comparison, and write the values to this file.
+    values: Option<PathBuf>,
 }
 
 impl Options {
@@ -95,6 +97,7 @@ impl Options {
             match *word {
                 "--against" => options.against = Some(value()?.into()),
                 "--report" => options.report = Some(value()?.into()),
+                "--values" => options.values = Some(value()?.into()),
                 "--rounds" => options.rounds = Some(value()?.parse()?),
                 "--noise" => options.has_noise = true,
                 name if WORKS.iter().any(|work| work.name == name) => options.names.push(name.to_owned()),
@@ -124,9 +127,10 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     }
     // Processes that a killed daemon leaves become children of this process and are reaped.
     belay_os::tree::become_subreaper()?;
-    let result = match &options.against {
-        None => run_alone(&options),
-        Some(old) => compare(&options, Subject::compared(old, options.has_noise)?),
+    let result = match (&options.against, &options.values) {
+        (_, Some(path)) => measure_once(&options, path),
+        (None, None) => run_alone(&options),
+        (Some(old), None) => compare(&options, Subject::compared(old, options.has_noise)?),
     };
     world::kill_descendants();
     result
@@ -149,6 +153,38 @@ fn run_alone(options: &Options) -> Outcome {
     Ok(())
 }
 
+/// One round of a comparison that another build of this tool makes.
+fn measure_once(options: &Options, path: &Path) -> Outcome {
+    let subject = Subject { is_compared: true, ..Subject::alone()? };
+    let mut report = Report::begin();
+    for work in options.works() {
+        (work.run)(&subject, &mut report).map_err(|error| format!("{}: {error}", work.name))?;
+    }
+    Ok(std::fs::write(path, serde_json::to_string(&report.measured())?)?)
+}
+
+/// What a work yields for one binary in one round. A binary whose own tool lies beside it is measured by that tool, because
+/// its protocol may differ.
+fn measure(work: &Work, subject: &Subject) -> (Vec<Measured>, Vec<String>, Outcome) {
+    let Some(tool) = &subject.tool else {
+        let mut report = Report::begin();
+        let result = (work.run)(subject, &mut report);
+        return (report.measured(), report.notes().to_vec(), result);
+    };
+    let measured = || -> Outcome<Vec<Measured>> {
+        let file = std::env::temp_dir().join(format!("belay-bench-{}.json", std::process::id()));
+        let path = file.to_str().ok_or("the path of the temporary directory is not UTF-8")?;
+        succeed(&mut command(tool, &["bench", work.name, "--values", path]))?;
+        let values = std::fs::read_to_string(&file)?;
+        std::fs::remove_file(&file)?;
+        Ok(serde_json::from_str(&values)?)
+    };
+    match measured() {
+        Ok(values) => (values, Vec::new(), Ok(())),
+        Err(error) => (Vec::new(), Vec::new(), Err(error)),
+    }
+}
+
 /// Runs every work for each binary in turns. A binary that fails at a work is left out of the rest of its rounds.
 fn compare(options: &Options, subjects: Vec<Subject>) -> Outcome {
     let mut comparison = Comparison::new(options.has_noise, Report::begin().machine());
@@ -162,9 +198,8 @@ fn compare(options: &Options, subjects: Vec<Subject>) -> Outcome {
                     continue;
                 }
                 eprintln!("{}, round {}, {} …", work.name, round + 1, subject.role.name());
-                let mut report = Report::begin();
-                let result = (work.run)(subject, &mut report);
-                comparison.add(subject.role, round, &report);
+                let (values, notes, result) = measure(work, subject);
+                comparison.add(subject.role, round, &values, &notes);
                 if let Err(error) = result {
                     let note = format!("{}: {} failed: {error}", work.name, subject.role.name());
                     eprintln!("{note}");

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::measure::quantile;
-use super::report::Report;
+use super::report::Measured;
 use super::subject::Role;
 use super::value::{Unit, Value};
 
@@ -33,7 +33,7 @@ const MIN_ROUNDS: usize = 5;
 
 #[derive(Debug)]
 struct Row {
-    work: &'static str,
+    work: String,
     what: String,
     unit: Unit,
     new: Vec<Option<f64>>,
@@ -74,12 +74,12 @@ impl Comparison {
     }
 
     /// Adds what one binary did in one round.
-    pub(crate) fn add(&mut self, role: Role, round: usize, report: &Report) {
-        for (work, what, value) in report.values() {
-            let at = self.rows.iter().position(|row| row.work == work && row.what == what);
+    pub(crate) fn add(&mut self, role: Role, round: usize, measured: &[Measured], notes: &[String]) {
+        for Measured { work, what, value } in measured {
+            let at = self.rows.iter().position(|row| row.work == *work && row.what == *what);
             let at = at.unwrap_or_else(|| {
                 let (new, old, again) = (Vec::new(), Vec::new(), Vec::new());
-                let what = what.to_owned();
+                let (work, what) = (work.clone(), what.clone());
                 self.rows.push(Row { work, what, unit: value.unit, new, old, again });
                 self.rows.len() - 1
             });
@@ -93,7 +93,7 @@ impl Comparison {
             values[round] = Some(value.amount);
         }
         if role == Role::New {
-            self.notes.extend(report.notes().iter().map(|note| format!("round {}: {note}", round + 1)));
+            self.notes.extend(notes.iter().map(|note| format!("round {}: {note}", round + 1)));
         }
     }
 
@@ -236,9 +236,9 @@ mod tests {
         let mut comparison = Comparison::new(true, String::new());
         for (round, values) in [[4.0, 2.0, 2.0], [6.0, 2.0, 1.0], [5.0, 2.0, 4.0]].into_iter().enumerate() {
             for (role, amount) in [Role::New, Role::Old, Role::OldAgain].into_iter().zip(values) {
-                let mut report = Report::begin();
-                report.value("w", "what", Value::new(amount, Unit::Seconds));
-                comparison.add(role, round, &report);
+                let value = Value::new(amount, Unit::Seconds);
+                let measured = Measured { work: "w".to_owned(), what: "what".to_owned(), value };
+                comparison.add(role, round, &[measured], &[]);
             }
         }
         let line = comparison.rows[0].line();

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::measure::ratio;
 use super::value::Value;
 use crate::run::{Outcome, root, shown};
@@ -47,6 +49,14 @@ struct Row {
     figure: String,
     target: String,
     met: Option<bool>,
+}
+
+/// The value of a row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) work: String,
+    pub(crate) what: String,
+    pub(crate) value: Value,
 }
 
 #[derive(Debug)]
@@ -117,8 +127,11 @@ impl Report {
     }
 
     /// Every row that has a value of its own.
-    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, &str, Value)> {
-        self.rows.iter().filter_map(|row| Some((row.work, row.what.as_str(), row.value?)))
+    pub(crate) fn measured(&self) -> Vec<Measured> {
+        let measured = |row: &Row| {
+            Some(Measured { work: row.work.to_owned(), what: row.what.clone(), value: row.value? })
+        };
+        self.rows.iter().filter_map(measured).collect()
     }
 
     pub(crate) fn notes(&self) -> &[String] {

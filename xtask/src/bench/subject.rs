@@ -29,6 +29,8 @@ impl Role {
 pub(crate) struct Subject {
     pub(crate) role: Role,
     pub(crate) exe: PathBuf,
+    /// The build of this tool that belongs to the binary, if it is another one.
+    pub(crate) tool: Option<PathBuf>,
     /// The rounds are outside: a work is run once a round for each binary.
     pub(crate) is_compared: bool,
 }
@@ -36,16 +38,19 @@ pub(crate) struct Subject {
 impl Subject {
     /// The binary that was built with this tool, measured alone.
     pub(crate) fn alone() -> Outcome<Self> {
-        Ok(Self { role: Role::New, exe: exe()?, is_compared: false })
+        Ok(Self { role: Role::New, exe: exe()?, tool: None, is_compared: false })
     }
 
-    /// The binary that was built with this tool, another one, and that one again if noise is to be measured.
+    /// The binary that was built with this tool, another one, and that one again if noise is to be measured. If a build of this
+    /// tool lies beside the other binary, that binary is measured with it.
     pub(crate) fn compared(old: &Path, with_noise: bool) -> Outcome<Vec<Self>> {
         let old = old.canonicalize().map_err(|error| format!("{}: {error}", old.display()))?;
-        let subject = |role, exe| Self { role, exe, is_compared: true };
-        let mut subjects = vec![subject(Role::New, exe()?), subject(Role::Old, old.clone())];
+        let tool = Some(old.with_file_name("xtask")).filter(|tool| tool.exists());
+        let subject = |role, exe, tool| Self { role, exe, tool, is_compared: true };
+        let mut subjects =
+            vec![subject(Role::New, exe()?, None), subject(Role::Old, old.clone(), tool.clone())];
         if with_noise {
-            subjects.push(subject(Role::OldAgain, old));
+            subjects.push(subject(Role::OldAgain, old, tool));
         }
         Ok(subjects)
     }

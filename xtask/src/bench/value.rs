@@ -1,11 +1,12 @@
 //! Measured values with their units. They say which direction is better and print themselves; they judge nothing.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 use super::measure::number;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     Seconds,
     PerSecond,
@@ -22,7 +23,7 @@ impl Unit {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Value {
     pub(crate) amount: f64,
     pub(crate) unit: Unit,
