@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belay_client::{Client, Message, decode};
 use belay_protocol::Timestamp;
-use belay_protocol::daemon::{StatusResult, StopDaemonResult};
+use belay_protocol::daemon::{DaemonStatusResult, DaemonStopResult};
 use belay_protocol::event::EventKind;
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::{TaskGet, TaskStart};
-use belay_protocol::task::{GetParams, Outcome, Status, StopVerdict, TaskInfo};
-use belay_testkit::{LONG, Running, Seen, World, look_at, wait_until};
+use belay_protocol::task::{Outcome, StopVerdict, TaskGetParams, TaskInfo, TaskStatus};
+use belay_testkit::{LONG, Running, World, look_at, wait_until};
 
 use crate::patient::Patient;
 use crate::support::{FOREVER, stop_of, world};
@@ -62,7 +62,7 @@ fn assert_told_once(world: &World, task: &TaskInfo, [before, after]: [Timestamp;
 fn a_task_that_exits_while_no_daemon_runs_has_its_code_and_its_time() {
     let (world, task, when) = end_without_daemon("exit 5", None);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.exit_code(), outcome.signal()), (Status::Failed, Some(5), None));
+    assert_eq!((task.status, outcome.exit_code(), outcome.signal()), (TaskStatus::Failed, Some(5), None));
     assert_told_once(&world, &task, when);
 }
 
@@ -72,7 +72,7 @@ fn a_task_that_is_killed_while_no_daemon_runs_has_its_signal_and_its_time() {
     let (world, task, when) = end_without_daemon("ulimit -c 0; kill -SEGV $$", None);
     let outcome = task.outcome.as_ref().unwrap();
     let segv = Outcome::Signaled { signal: 11, core_dumped: false, capture: None };
-    assert_eq!((task.status, outcome), (Status::Failed, &segv));
+    assert_eq!((task.status, outcome), (TaskStatus::Failed, &segv));
     assert_told_once(&world, &task, when);
 }
 
@@ -82,17 +82,11 @@ fn a_clock_that_runs_out_while_no_daemon_runs_is_told_as_such() {
     let (world, task, when) = end_without_daemon(&format!("sleep {FOREVER}"), Some(700));
     let outcome = task.outcome.as_ref().unwrap();
     let Outcome::TimedOut { clock, limit_ms, receipt, .. } = outcome else { panic!("{task:?}") };
-    assert_eq!((task.status, *clock, *limit_ms), (Status::TimedOut, ClockName::Ttl, 700));
+    assert_eq!((task.status, *clock, *limit_ms), (TaskStatus::TimedOut, ClockName::Ttl, 700));
     assert_eq!(receipt.survivors, []);
     // Each moment is cut to a millisecond, and so is the clock.
     assert!(task.ended_at.unwrap().0 - task.started_at.unwrap().0 + 5 >= 700);
     assert_told_once(&world, &task, when);
-}
-
-/// The daemons of a world: processes, not starts.
-fn daemons(world: &World) -> Vec<Seen> {
-    let words = format!("daemon --home {} ", world.marker());
-    world.everybody().into_iter().filter(|seen| seen.cmdline.contains(&words)).collect()
 }
 
 // proves D4
@@ -103,7 +97,7 @@ fn twenty_commands_at_once_start_one_daemon() {
     for command in commands {
         assert_eq!(command.finish().ok().stdout, b"well\n");
     }
-    assert_eq!(daemons(&world).len(), 1);
+    assert_eq!(world.daemons().len(), 1);
     let starts = world.events().iter().filter(|event| event.event.kind() == EventKind::DaemonStarted).count();
     assert_eq!(starts, 1);
     assert_eq!(Patient::new(&world).tasks().len(), 20);
@@ -120,10 +114,10 @@ fn a_second_daemon_leaves_the_home_to_the_first() {
     for command in both {
         assert_eq!(command.finish().ok().stderr, b"");
     }
-    let first = daemons(&world);
+    let first = world.daemons();
     assert_eq!(first.len(), 1, "{first:?}");
     world.belay(args).ok();
-    assert_eq!(daemons(&world).iter().map(|seen| seen.identity).collect::<Vec<_>>(), [first[0].identity]);
+    assert_eq!(world.daemons().iter().map(|seen| seen.identity).collect::<Vec<_>>(), [first[0].identity]);
     // Another home that is given the same runtime directory is told so.
     let other = world.dir().join("other");
     let refused = world.belay(["daemon", "--home", other.to_str().unwrap(), "--runtime-dir", &runtime]);
@@ -181,17 +175,17 @@ fn a_hundred_running_tasks_are_adopted() {
     assert_eq!(tasks.len(), TASKS);
     for task in &started {
         let adopted = &tasks[&task.id];
-        assert_eq!((adopted.status, adopted.pid), (Status::Running, task.pid));
+        assert_eq!((adopted.status, adopted.pid), (TaskStatus::Running, task.pid));
         assert_eq!(look_at(task.pid.unwrap()).unwrap().cmdline, format!("sleep {FOREVER}"));
     }
     let adopted = world.events().iter().filter(|event| event.event.kind() == EventKind::TaskAdopted).count();
     assert_eq!(adopted, TASKS);
 
-    let down = world.belay(["down", "--stop-tasks", "--json"]).ok().json::<StopDaemonResult>();
+    let down = world.belay(["down", "--stop-tasks", "--json"]).ok().json::<DaemonStopResult>();
     assert_eq!((down.receipts.len(), down.left_running), (TASKS, 0));
     for result in &down.receipts {
         let receipt = result.receipt.as_ref().unwrap();
-        assert_eq!((result.result, result.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+        assert_eq!((result.result, result.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
         assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
     }
     for task in &started {
@@ -206,12 +200,12 @@ fn down_leaves_the_tasks_and_the_next_command_adopts_them() {
     let task = start_many(&world, 1).remove(0);
     let down = world.belay(["down"]).ok();
     assert_eq!(down.line(), "The daemon has ended.\n1 task runs on; the next daemon adopts them.");
-    assert_eq!(daemons(&world), []);
+    assert_eq!(world.daemons(), []);
     let status = world.belay(["status"]);
     assert_eq!((status.code, status.stderr.as_slice()), (Some(1), &b"No daemon is running.\n"[..]));
     assert!(look_at(task.pid.unwrap()).is_some());
     let again = world.inspect(&task.id);
-    assert_eq!((again.status, again.pid), (Status::Running, task.pid));
+    assert_eq!((again.status, again.pid), (TaskStatus::Running, task.pid));
     assert_eq!(world.belay(["stop", &task.id]).code, Some(0));
     assert_eq!(world.belay(["down", "--stop-tasks"]).ok().line(), "The daemon has ended.");
 }
@@ -236,14 +230,14 @@ fn down_with_its_tasks_tells_whoever_waits_and_no_other_daemon_comes() {
             let said = waiter.finish();
             assert_eq!(said.code, Some(143), "{said}");
         }
-        assert_eq!(daemons(&world), []);
+        assert_eq!(world.daemons(), []);
     }
 }
 
 /// Whoever is connected besides us.
 fn wait_for_other_clients(world: &World, count: u64) {
     wait_until("the right number of clients", LONG, || {
-        let status: StatusResult = world.status();
+        let status: DaemonStatusResult = world.status();
         if status.clients == count + 1 { Ok(()) } else { Err(format!("{} clients", status.clients)) }
     });
 }
@@ -264,10 +258,10 @@ fn a_killed_terminal_ends_no_task() {
     drop((foreground, following, waiting));
     wait_for_other_clients(&world, 0);
     let after = world.get(&task.id);
-    assert_eq!((after.status, after.pid), (Status::Running, task.pid));
+    assert_eq!((after.status, after.pid), (TaskStatus::Running, task.pid));
     assert!(look_at(task.pid.unwrap()).is_some());
     let stopped = world.stop(&stop_of(&task.id));
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
 }
 
 // proves D2
@@ -286,7 +280,8 @@ fn locks_that_outlive_their_daemon_are_waited_for() {
     assert!(!next.is_finished(), "no daemon can serve while another has its locks");
     drop(file);
     next.join().unwrap().unwrap();
-    let running = Client::connect(&world.places()).unwrap().call::<TaskGet>(&GetParams { id: task }).unwrap();
-    assert_eq!(running.status, Status::Running);
-    assert_eq!(daemons(&world).len(), 1);
+    let running =
+        Client::connect(&world.places()).unwrap().call::<TaskGet>(&TaskGetParams { id: task }).unwrap();
+    assert_eq!(running.status, TaskStatus::Running);
+    assert_eq!(world.daemons().len(), 1);
 }

@@ -50,7 +50,7 @@ fn parameters_are_an_object_for_every_method_or_left_out() {
             let error = raw.call(method, &params)["error"].clone();
             let expected = json!({
                 "code": -32602,
-                "message": format!("the parameters are an object with a field for each, not {what}"),
+                "message": format!("expected an object, got {what}"),
                 "data": {
                     "kind": "invalid",
                     "field": "params",

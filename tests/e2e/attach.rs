@@ -1,6 +1,6 @@
 //! `belay attach`: coming to a task that runs, seeing what it shows, typing to it, and leaving it as it was.
 
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{TaskInfo, TaskStatus};
 use belay_testkit::{LONG, Modes, PROMPT, Tmux, World, wait_until};
 
 use crate::support::{FOREVER, world};
@@ -141,7 +141,7 @@ fn a_terminal_that_goes_away_ends_the_looking_and_not_the_task() {
         let left = world.everybody().into_iter().find(|seen| seen.cmdline.contains(" attach "));
         left.map_or(Ok(()), |seen| Err(format!("{seen:?}")))
     });
-    assert_eq!(world.get(&id).status, Status::Running);
+    assert_eq!(world.get(&id).status, TaskStatus::Running);
 }
 
 // proves T4, O2, K1
@@ -160,12 +160,12 @@ fn a_task_without_a_terminal_is_followed_and_interrupted() {
     tmux.press(&["C-b"]);
     let left = code(&tmux, 0);
     assert!(left.contains(&format!("belay: left {id}, which runs on")), "{left}");
-    assert_eq!(world.get(&id).status, Status::Running);
+    assert_eq!(world.get(&id).status, TaskStatus::Running);
     attach(&tmux, &id);
     tmux.wait_for_text("got hello");
     tmux.press(&["C-c"]);
     tmux.wait_for("its end", |screen| screen.contains("code=130"));
-    assert_eq!(world.wait_ended(&id).status, Status::Cancelled);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Cancelled);
 }
 
 // proves O2, K4
@@ -199,7 +199,7 @@ fn without_a_terminal_bytes_go_both_ways_and_an_end_is_only_ours() {
         // Our end is not the task's: it waits for its second line, and we for its end.
         viewer.close_stdin();
         let used = |world: &World| world.get(&id).status;
-        assert_eq!(used(&world), Status::Running);
+        assert_eq!(used(&world), TaskStatus::Running);
         world.belay(["send", &id, "two"]).ok();
         let said = viewer.finish();
         assert_eq!(said.code, Some(4), "{said}");

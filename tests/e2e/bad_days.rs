@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use belay_os::signal::Signal;
-use belay_protocol::daemon::{StatusParams, StatusResult};
+use belay_protocol::daemon::{DaemonStatusParams, DaemonStatusResult};
 use belay_protocol::methods::DaemonStatus;
-use belay_protocol::task::{Outcome, Status, TaskInfo};
+use belay_protocol::task::{Outcome, TaskInfo, TaskStatus};
 use belay_testkit::{Frozen, LONG, NOBODY, Output, World, freeze, send_signal, wait_until};
 
 use crate::support::{FOREVER, builder, running, world};
@@ -142,7 +142,7 @@ fn a_socket_path_that_is_too_long() {
     // One that nobody asked for gives way to a short one, of this home alone.
     let home = world.home().join("d".repeat(100));
     assert_well(in_home(&world, &home, ECHO));
-    let status: StatusResult = in_home(&world, &home, ["status", "--json"]).ok().json();
+    let status: DaemonStatusResult = in_home(&world, &home, ["status", "--json"]).ok().json();
     let run = Path::new(status.runtime_dir.as_os_str());
     assert_eq!(run.parent(), Some(Path::new("/tmp/belay-0")));
     assert_eq!(run.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
@@ -162,8 +162,8 @@ fn a_home_with_spaces_and_signs() {
     assert_well(in_home(&world, &home, ECHO));
     let id = in_home(&world, &home, ["run", "-d", "--", "sh", "-c", "echo kept; sleep 1000"]).ok().line();
     let task: TaskInfo = in_home(&world, &home, ["inspect", "--json", &id]).ok().json();
-    assert_eq!(task.status, Status::Running);
-    let status: StatusResult = in_home(&world, &home, ["status", "--json"]).ok().json();
+    assert_eq!(task.status, TaskStatus::Running);
+    let status: DaemonStatusResult = in_home(&world, &home, ["status", "--json"]).ok().json();
     assert_eq!(status.home.as_os_str(), home.as_os_str());
     let shown = in_home(&world, &home, ["status"]).ok().line();
     assert_eq!(shown.lines().count(), 10, "a line end in a name makes no line: {shown}");
@@ -227,7 +227,7 @@ fn a_socket_that_is_removed_is_made_again() {
         assert_eq!(running(&world).id, task);
         assert_eq!(world.daemon_pid(), daemon, "it is the same one");
         assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let status = connected.call::<DaemonStatus>(&StatusParams::default()).unwrap();
+        let status = connected.call::<DaemonStatus>(&DaemonStatusParams::default()).unwrap();
         assert_eq!(status.pid, daemon, "whoever was connected still is");
     }
     // What somebody has put in its place is left alone, until it goes.
@@ -316,7 +316,7 @@ fn a_runtime_directory_that_is_removed_while_tasks_run() {
     send_signal(daemon, Signal::TERM);
     world.wait_dead("a daemon that was told to leave", daemon.pid);
     let adopted = world.inspect(&task.id);
-    assert_eq!((adopted.status, adopted.pid), (Status::Running, task.pid));
+    assert_eq!((adopted.status, adopted.pid), (TaskStatus::Running, task.pid));
     assert_eq!(world.logs(&task.id), b"a\n");
     let stopped = world.belay(["stop", &task.id]).ok().line();
     assert!(stopped.starts_with(&format!("{} stopped: SIGTERM to 1 process", task.id)), "{stopped}");

@@ -4,10 +4,12 @@
 use std::path::PathBuf;
 
 use belay_client::Client;
-use belay_protocol::daemon::{DoctorResult, Finding, StatusResult, Topic, Verdict};
+use belay_protocol::daemon::{
+    DaemonDoctorResult, DaemonStatusResult, DoctorFinding, FindingTopic, FindingVerdict,
+};
 use belay_protocol::event::EventKind;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Status, StopVerdict, TaskInfo};
+use belay_protocol::task::{StopVerdict, TaskInfo, TaskStatus};
 use belay_protocol::{ErrorKind, RpcError};
 use belay_testkit::{LONG, World, wait_until};
 
@@ -56,22 +58,22 @@ fn a_start_that_cannot_be_recorded_is_refused_and_what_runs_goes_on() {
         "no ghost of a refused start"
     );
     let stopped = world.stop(&stop_of(&running.id));
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     let notices = world.status().notices;
     assert!(
         notices.iter().any(|notice| notice.message.starts_with("the journal cannot be written: ")),
         "{notices:?}"
     );
-    assert_eq!(world.get(&running.id).status, Status::Cancelled);
+    assert_eq!(world.get(&running.id).status, TaskStatus::Cancelled);
     let known: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
     let found = known.iter().find(|task| task.id == running.id).map(|task| task.status);
-    assert_eq!(found, Some(Status::Cancelled), "its end waits for room, and is told");
+    assert_eq!(found, Some(TaskStatus::Cancelled), "its end waits for room, and is told");
 
     // Room again, and all is as if there had always been.
     std::fs::remove_file(world.home().join("filler")).unwrap();
     let started = world.start(&world.start_params(&["true"]));
-    assert_eq!(world.wait_ended(&started.id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&started.id).status, TaskStatus::Completed);
     assert_eq!(world.daemon_pid(), daemon);
     wait_until("the end in the record", LONG, || {
         let events = world.events_of(&running.id);
@@ -79,7 +81,7 @@ fn a_start_that_cannot_be_recorded_is_refused_and_what_runs_goes_on() {
         if ends == 1 { Ok(()) } else { Err(format!("{events:?}")) }
     });
     world.kill_daemon();
-    assert_eq!(world.get(&running.id).status, Status::Cancelled);
+    assert_eq!(world.get(&running.id).status, TaskStatus::Cancelled);
     let numbers: Vec<u64> = world.events().iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
 }
@@ -92,12 +94,12 @@ fn a_daemon_that_dies_with_a_full_disk_is_followed_by_one_that_knows() {
     let mut client = world.client();
     fill(&world, &mut client);
     let stopped = world.stop(&stop_of(&running.id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     // The end could not be recorded, so its shim has not been told to forget it.
     world.kill_daemon();
     std::fs::remove_file(world.home().join("filler")).unwrap();
     let after = world.wait_ended(&running.id);
-    assert_eq!(after.status, Status::Cancelled);
+    assert_eq!(after.status, TaskStatus::Cancelled);
     assert_eq!(after.outcome.unwrap().receipt(), stopped.receipt.as_ref(), "the same receipt, told again");
     assert_eq!(world.events_of(&running.id).iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 1);
 }
@@ -126,8 +128,8 @@ fn be_killed(world: &World) {
 
 /// The damaged file is set aside and named, and the task that runs is known.
 #[track_caller]
-fn assert_known_and_told(world: &World, running: &TaskInfo, before: &[u8]) -> StatusResult {
-    let status: StatusResult = world.belay(["up", "--json"]).ok().json();
+fn assert_known_and_told(world: &World, running: &TaskInfo, before: &[u8]) -> DaemonStatusResult {
+    let status: DaemonStatusResult = world.belay(["up", "--json"]).ok().json();
     let aside: Vec<PathBuf> = std::fs::read_dir(world.home())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -143,11 +145,11 @@ fn assert_known_and_told(world: &World, running: &TaskInfo, before: &[u8]) -> St
     let doctor = world.belay(["doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains(&hint), "{doctor}");
     let adopted = world.inspect(&running.id);
-    assert_eq!((adopted.status, adopted.pid), (Status::Running, running.pid));
-    assert_eq!(adopted.argv, running.argv);
+    assert_eq!((adopted.status, adopted.pid), (TaskStatus::Running, running.pid));
+    assert_eq!(adopted.spec, running.spec);
     assert_eq!(world.logs(&running.id), b"a\n");
     let stopped = world.stop(&stop_of(&running.id));
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
     status
 }
 
@@ -235,19 +237,19 @@ fn a_journal_that_was_emptied_is_set_aside_and_what_runs_is_taken_in() {
 fn a_journal_that_was_removed_takes_nothing_with_it_that_runs() {
     let (world, _, running) = damaged(leave, |journal| std::fs::remove_file(journal).unwrap());
     let found = world.inspect(&running.id);
-    assert_eq!((found.status, found.pid), (Status::Running, running.pid));
+    assert_eq!((found.status, found.pid), (TaskStatus::Running, running.pid));
     assert_eq!(world.logs(&running.id), b"a\n");
     let told = format!("task {} was running and not in the journal: imported", running.id);
     let notices = world.status().notices;
     assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
-    assert_eq!(world.stop(&stop_of(&running.id)).status, Some(Status::Cancelled));
+    assert_eq!(world.stop(&stop_of(&running.id)).status, Some(TaskStatus::Cancelled));
 }
 
 /// What `doctor` says of the journal, if anything, and whether it finds a problem at all.
-fn journal_finding(world: &World) -> (Option<i32>, Option<Finding>) {
+fn journal_finding(world: &World) -> (Option<i32>, Option<DoctorFinding>) {
     let said = world.belay(["doctor", "--json"]);
-    let found: DoctorResult = said.json();
-    (said.code, found.findings.into_iter().find(|finding| finding.topic == Topic::Journal))
+    let found: DaemonDoctorResult = said.json();
+    (said.code, found.findings.into_iter().find(|finding| finding.topic == FindingTopic::Journal))
 }
 
 /// The files of the journal's write buffer, in order.
@@ -289,15 +291,15 @@ fn a_journal_that_is_taken_away_under_a_running_daemon_is_told() {
     let hint = "if the files were moved, move them back; else save what you need (belay ps -a --json, belay events --json), \
                 then run belay down: the next daemon creates a new journal and imports the running tasks, but not ended \
                 tasks, sessions and lanes";
-    let (verdict, topic, hint) = (Verdict::Problem, Topic::Journal, Some(hint.to_owned()));
-    let expected = Finding { verdict, topic, message, hint };
+    let (verdict, topic, hint) = (FindingVerdict::Problem, FindingTopic::Journal, Some(hint.to_owned()));
+    let expected = DoctorFinding { verdict, topic, message, hint };
     wait_until("only the database to be missed", LONG, || {
         let found = journal_finding(&world);
         if found == (Some(1), Some(expected.clone())) { Ok(()) } else { Err(format!("{found:?}")) }
     });
     // What it has open it has: everything is still told, and more can be started.
     world.run_detached(["true"]);
-    assert_eq!(world.get(&ended).status, Status::Completed);
+    assert_eq!(world.get(&ended).status, TaskStatus::Completed);
 
     for name in names {
         std::fs::rename(aside.join(name), world.home().join(name)).unwrap();
@@ -315,7 +317,7 @@ fn a_journal_that_is_taken_away_under_a_running_daemon_is_told() {
     world.belay(["down"]).ok();
     world.belay(["up"]).ok();
     assert_eq!(journal_finding(&world), (Some(0), None));
-    assert_eq!(world.get(&live).status, Status::Running);
+    assert_eq!(world.get(&live).status, TaskStatus::Running);
     assert_eq!(
         world.belay(["inspect", &ended]).code,
         Some(1),

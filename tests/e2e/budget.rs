@@ -1,11 +1,11 @@
 //! Budgets: what a task uses beyond one ends it under that budget's name, with a true receipt, whoever is there to see it.
 
-use belay_protocol::daemon::{DoctorResult, Enforcer, Topic};
+use belay_protocol::daemon::{BudgetEnforcer, DaemonDoctorResult, FindingTopic};
 use belay_protocol::error::ErrorKind;
 use belay_protocol::event::{EventInfo, EventKind};
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{
-    BudgetInfo, BudgetName, Budgets, Outcome, OutcomeKind, StartParams, Status, TaskInfo,
+    BudgetInfo, BudgetName, Budgets, Outcome, OutcomeKind, TaskInfo, TaskStartParams, TaskStatus,
 };
 use belay_testkit::{LONG, World, carrying, wait_until};
 
@@ -28,7 +28,7 @@ fn ended(world: &World, id: &str) -> TaskInfo {
 fn assert_over(world: &World, task: &TaskInfo, name: BudgetName, limit: u64) -> BudgetInfo {
     let outcome = task.outcome.as_ref().unwrap_or_else(|| panic!("it runs on: {task:?}"));
     let Outcome::Budget { budget, receipt, .. } = outcome else { panic!("{task:?}") };
-    assert_eq!(task.status, Status::Failed, "{task:?}");
+    assert_eq!(task.status, TaskStatus::Failed, "{task:?}");
     assert_eq!((budget.name, budget.limit), (name, limit));
     assert!(budget.used > limit, "{budget:?}");
     assert_eq!(
@@ -100,7 +100,7 @@ fn a_task_within_its_budgets_ends_as_it_ends() {
     let task = ended(&world, &id);
     assert_eq!(
         (task.status, task.budgets, task.output.bytes),
-        (Status::Completed, Budgets::default(), 5_000)
+        (TaskStatus::Completed, Budgets::default(), 5_000)
     );
 }
 
@@ -115,7 +115,7 @@ fn more_output_than_allowed_is_too_much_also_from_one_that_ends_at_once() {
         let outcome = task.outcome.as_ref().unwrap();
         let Outcome::Budget { budget, .. } = outcome else { panic!("{said}") };
         let expected = BudgetInfo { name: BudgetName::Output, limit: 1_000, used: 1_001 };
-        assert_eq!((task.status, budget), (Status::Failed, &expected), "{said}");
+        assert_eq!((task.status, budget), (TaskStatus::Failed, &expected), "{said}");
         assert_eq!(said.code, Some(if outcome.signal().is_some() { 143 } else { 1 }));
     }
 }
@@ -173,7 +173,7 @@ fn who_does_not_listen_is_killed() {
 #[test]
 fn budgets_of_nothing_are_refused() {
     let world = world();
-    let with = |budgets| StartParams { budgets, ..world.start_params(&["true"]) };
+    let with = |budgets| TaskStartParams { budgets, ..world.start_params(&["true"]) };
     let none = Budgets::default();
     for budgets in [
         Budgets { output_bytes: Some(0), ..none },
@@ -196,10 +196,10 @@ fn budgets_of_nothing_are_refused() {
 #[test]
 fn budgets_are_part_of_what_a_token_compares() {
     let world = world();
-    let params = StartParams { token: Some("one".into()), ..world.start_params(&["sleep", FOREVER]) };
+    let params = TaskStartParams { token: Some("one".into()), ..world.start_params(&["sleep", FOREVER]) };
     let first = world.start(&params);
     let other =
-        StartParams { budgets: Budgets { processes: Some(5), ..Budgets::default() }, ..params.clone() };
+        TaskStartParams { budgets: Budgets { processes: Some(5), ..Budgets::default() }, ..params.clone() };
     let error = refused(world.client().call::<TaskStart>(&other));
     assert_eq!((error.data.kind, error.data.ids), (ErrorKind::Conflict, vec![first.id.clone()]));
     assert_eq!(world.start(&params).id, first.id);
@@ -209,9 +209,9 @@ fn budgets_are_part_of_what_a_token_compares() {
 #[test]
 fn the_doctor_says_how_budgets_are_enforced() {
     let world = builder().env("BELAY_CGROUP", "off").build();
-    assert_eq!(world.status().containment.budgets.memory, Enforcer::Sampling);
-    let found: DoctorResult = world.belay(["doctor", "--json"]).ok().json();
-    let finding = found.findings.iter().find(|finding| finding.topic == Topic::Budgets).unwrap();
+    assert_eq!(world.status().containment.budgets.memory, BudgetEnforcer::Sampling);
+    let found: DaemonDoctorResult = world.belay(["doctor", "--json"]).ok().json();
+    let finding = found.findings.iter().find(|finding| finding.topic == FindingTopic::Budgets).unwrap();
     let sampled = "sampled four times a second, so it can be exceeded for a moment";
     assert_eq!(
         finding.message,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use belay_protocol::event::EventKind;
 use belay_protocol::life::{ClockName, StopLevel};
-use belay_protocol::task::{Outcome, OutcomeKind, Status, StopParams, TaskInfo};
+use belay_protocol::task::{Outcome, OutcomeKind, TaskInfo, TaskStatus, TaskStopParams};
 use belay_testkit::{LONG, World, freeze, look_at, wait_until};
 
 use crate::support::{FOREVER, builder, stop_of, world};
@@ -15,7 +15,7 @@ fn assert_timed_out(task: &TaskInfo, clock: ClockName, limit_ms: u64) {
     let Outcome::TimedOut { clock: which, limit_ms: limit, receipt, .. } = outcome else {
         panic!("{task:?}")
     };
-    assert_eq!((task.status, *which, *limit), (Status::TimedOut, clock, limit_ms), "{task:?}");
+    assert_eq!((task.status, *which, *limit), (TaskStatus::TimedOut, clock, limit_ms), "{task:?}");
     assert_eq!(receipt.actor, format!("clock:{}", clock.name()));
     assert_eq!((receipt.level, receipt.survivors.as_slice()), (StopLevel::Terminate, &[][..]));
     assert_eq!(receipt.signals.iter().map(|sent| sent.signal.as_str()).collect::<Vec<_>>(), ["SIGTERM"]);
@@ -33,14 +33,14 @@ fn the_grace_that_a_stop_came_with_is_the_one_that_is_told() {
     assert_eq!(world.get(&id).clocks.grace, None, "nobody stops it");
     for (level, grace_ms) in [(StopLevel::Drain, 600_000), (StopLevel::Terminate, 500_000)] {
         let (level, grace) = (Some(level), Some(grace_ms));
-        world.stop(&StopParams { level, grace_ms: grace, wait: false, ..stop_of(&id) });
+        world.stop(&TaskStopParams { level, grace_ms: grace, wait: false, ..stop_of(&id) });
         let grace = wait_until("its grace", LONG, || {
             let clocks = world.get(&id).clocks;
             clocks.grace.filter(|grace| grace.limit_ms == grace_ms).ok_or_else(|| format!("{clocks:?}"))
         });
         assert!(grace.remaining_ms.is_some_and(|left| left <= grace_ms), "{grace:?}");
     }
-    world.stop(&StopParams { level: Some(StopLevel::Kill), ..stop_of(&id) });
+    world.stop(&TaskStopParams { level: Some(StopLevel::Kill), ..stop_of(&id) });
 }
 
 // proves R1
@@ -100,7 +100,7 @@ fn an_end_at_the_deadline_is_no_time_out() {
     let outcome = ended.outcome.unwrap();
     assert_eq!(
         (ended.status, outcome.kind(), outcome.exit_code()),
-        (Status::Failed, OutcomeKind::Exited, Some(3))
+        (TaskStatus::Failed, OutcomeKind::Exited, Some(3))
     );
     assert_eq!((outcome.clock(), outcome.receipt()), (None, None));
 }

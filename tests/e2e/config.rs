@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use belay_protocol::config::{ConfigItem, ConfigSource, GetResult, SetParams};
+use belay_protocol::config::{ConfigGetResult, ConfigItem, ConfigSetParams, ConfigSource};
 use belay_protocol::error::ErrorKind;
 use belay_protocol::methods::{ConfigSet, TaskStart};
-use belay_protocol::task::{ClockInfo, DetachedBy, StartParams, TaskInfo};
+use belay_protocol::task::{ClockInfo, DetachedBy, TaskInfo, TaskStartParams};
 use belay_testkit::World;
 use serde_json::json;
 
@@ -22,7 +22,7 @@ fn limits(task: &TaskInfo) -> [Option<u64>; 3] {
 
 #[track_caller]
 fn item(world: &World, key: &str) -> ConfigItem {
-    let found: GetResult = world.belay(["config", "--json"]).ok().json();
+    let found: ConfigGetResult = world.belay(["config", "--json"]).ok().json();
     found.items.into_iter().find(|item| item.key == key).unwrap()
 }
 
@@ -69,11 +69,11 @@ fn what_a_default_timeout_does_can_be_set_too() {
 #[test]
 fn a_token_compares_what_was_said_and_not_what_was_set() {
     let world = world();
-    let params = StartParams { token: Some("one".into()), ..world.start_params(&["sleep", FOREVER]) };
+    let params = TaskStartParams { token: Some("one".into()), ..world.start_params(&["sleep", FOREVER]) };
     let first = world.start(&params);
     world.belay(["config", "set", "defaults.ttl", "1h"]).ok();
     assert_eq!(world.start(&params).id, first.id);
-    let twice = StartParams {
+    let twice = TaskStartParams {
         ttl_ms: Some(5),
         no_limits: vec![belay_protocol::task::NoLimit::Ttl],
         ..world.start_params(&["true"])
@@ -136,7 +136,7 @@ fn a_rule_of_retention_is_applied_as_soon_as_it_is_set() {
 fn the_environment_counts_before_the_file() {
     let world = builder().env("BELAY_IDLE_EXIT", "17m").build();
     write(&world, "[daemon]\nidle_exit = \"5m\"\nmax_tasks = 12\n");
-    let found: GetResult = world.belay(["config", "--json"]).ok().json();
+    let found: ConfigGetResult = world.belay(["config", "--json"]).ok().json();
     let told = |key: &str| {
         let item = found.items.iter().find(|item| item.key == key).unwrap();
         (item.value.clone(), item.source.clone())
@@ -173,14 +173,14 @@ fn a_wrong_file_keeps_a_daemon_from_starting_and_changes_nothing_for_one_that_ru
     write(&world, "[defaults]\nttl = \"2h\"\nttls = 1\n");
     let id = world.run_detached(["sleep", FOREVER]);
     assert_eq!(limits(&world.inspect(&id)), [None, Some(3_600_000), None], "as before");
-    let found: GetResult = world.belay(["config", "--json"]).ok().json();
+    let found: ConfigGetResult = world.belay(["config", "--json"]).ok().json();
     let fault = format!(
         "{place}:3: there is no setting ttls in [defaults]; there are timeout, on_timeout, ttl, silence, grace, output_limit"
     );
     assert_eq!(found.problem.as_deref(), Some(fault.as_str()));
     assert_eq!(world.status().notices.last().unwrap().message, fault);
     let error = refused(
-        world.client().call::<ConfigSet>(&SetParams { key: "defaults.ttl".into(), value: json!("3h") }),
+        world.client().call::<ConfigSet>(&ConfigSetParams { key: "defaults.ttl".into(), value: json!("3h") }),
     );
     assert_eq!((error.data.kind, error.message), (ErrorKind::WrongState, fault));
 
@@ -194,8 +194,9 @@ fn a_wrong_file_keeps_a_daemon_from_starting_and_changes_nothing_for_one_that_ru
 fn what_cannot_be_set_is_refused_and_nothing_changes() {
     let world = world();
     world.belay(["up"]).ok();
-    let set =
-        |key: &str, value| refused(world.client().call::<ConfigSet>(&SetParams { key: key.into(), value }));
+    let set = |key: &str, value| {
+        refused(world.client().call::<ConfigSet>(&ConfigSetParams { key: key.into(), value }))
+    };
     let error = set("daemon.max_task", json!(1));
     assert_eq!(
         (error.data.field.as_deref(), error.message.as_str()),
@@ -267,7 +268,7 @@ fn settings_changed_at_once_are_all_kept() {
     let world = world();
     world.belay(["up"]).ok();
     let set = |key: &str, value: u64| {
-        let params = SetParams { key: key.to_owned(), value: json!(value) };
+        let params = ConfigSetParams { key: key.to_owned(), value: json!(value) };
         world.client().call::<ConfigSet>(&params).unwrap();
     };
     let keys = ["retention.tasks", "retention.events", "daemon.max_tasks"];
@@ -292,7 +293,9 @@ fn pipe_in_place_of_settings_blocks_no_caller() {
     world.shell(&format!("mkfifo {}", path.display())).ok();
     assert_eq!(world.belay(["run", "--", "echo", "served"]).ok().line(), "served");
     let refusal = refused(
-        world.client().call::<ConfigSet>(&SetParams { key: "retention.tasks".to_owned(), value: json!(5) }),
+        world
+            .client()
+            .call::<ConfigSet>(&ConfigSetParams { key: "retention.tasks".to_owned(), value: json!(5) }),
     );
     assert_eq!(refusal.message, format!("{} cannot be read: it is not a file", path.display()));
     std::fs::remove_file(&path).unwrap();

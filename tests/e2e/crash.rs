@@ -11,9 +11,9 @@ use belay_os::signal::Signal;
 use belay_protocol::event::{Event, EventInfo, EventKind};
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::{OutputRead, TaskStart, TaskStop, TaskWait};
-use belay_protocol::output::{From, ReadParams, StreamName};
+use belay_protocol::output::{OutputFrom, OutputReadParams, StreamName};
 use belay_protocol::task::{
-    Met, Outcome, OutcomeKind, StartParams, Status, StopVerdict, TaskInfo, WaitParams,
+    Outcome, OutcomeKind, StopVerdict, TaskInfo, TaskStartParams, TaskStatus, TaskWaitParams, WaitMet,
 };
 use belay_testkit::{LONG, World, wait_until};
 
@@ -55,7 +55,7 @@ struct Plan {
     lines: u64,
     /// Made by the command as its first deed: whether it was started is not for Belay to say.
     mark: PathBuf,
-    params: StartParams,
+    params: TaskStartParams,
 }
 
 impl Plan {
@@ -134,9 +134,9 @@ fn client(world: &World, number: u64, mut dice: Dice, done: &AtomicBool) -> Vec<
 
 fn stop_when_printed(patient: &mut Patient<'_>, task: &TaskInfo, plan: &Plan) {
     let wanted = (plan.text("out").len() + plan.text("err").len()) as u64;
-    let params = ReadParams {
+    let params = OutputReadParams {
         id: task.id.clone(),
-        from: From::Offset(0),
+        from: OutputFrom::Offset { offset: 0 },
         max_bytes: Some(1),
         stream: None,
         text: false,
@@ -149,7 +149,7 @@ fn stop_when_printed(patient: &mut Patient<'_>, task: &TaskInfo, plan: &Plan) {
     let stopped = patient.call::<TaskStop>(&stop_of(&task.id));
     // A repeated stop may find it ended already: by the first one.
     assert!(matches!(stopped.result, StopVerdict::Accepted | StopVerdict::AlreadyEnded), "{stopped:?}");
-    let expected = if printed { Status::Cancelled } else { Status::Failed };
+    let expected = if printed { TaskStatus::Cancelled } else { TaskStatus::Failed };
     assert_eq!(stopped.status, Some(expected), "{stopped:?}");
 }
 
@@ -163,10 +163,10 @@ fn foreground(world: &World) -> (String, Plan) {
     params.token = Some("in the foreground".to_owned());
     let mut patient = Patient::new(world);
     let id = patient.call::<TaskStart>(&params).id;
-    let wait = WaitParams { attach: true, timeout_ms: Some(5_000), ..WaitParams::for_end(&id) };
+    let wait = TaskWaitParams { attach: true, timeout_ms: Some(5_000), ..TaskWaitParams::for_end(&id) };
     wait_until("the end of the task in the foreground", LONG, || {
         let waited = patient.call::<TaskWait>(&wait);
-        if waited.met == Met::Ended { Ok(()) } else { Err(format!("{waited:?}")) }
+        if waited.met == WaitMet::Ended { Ok(()) } else { Err(format!("{waited:?}")) }
     });
     (id, Plan { fate: Fate::Timeout, lines: 0, mark, params })
 }
@@ -193,7 +193,7 @@ fn check_end(task: &TaskInfo, plan: &Plan) {
     assert_eq!((outcome.capture(), outcome.survivors()), (None, &[][..]), "{shown}");
     match plan.fate {
         Fate::Code(code) => {
-            let expected = if code == 0 { Status::Completed } else { Status::Failed };
+            let expected = if code == 0 { TaskStatus::Completed } else { TaskStatus::Failed };
             assert_eq!(
                 (status, kind, outcome.exit_code()),
                 (expected, OutcomeKind::Exited, Some(code)),
@@ -204,13 +204,13 @@ fn check_end(task: &TaskInfo, plan: &Plan) {
         Fate::Signal(number) => {
             assert_eq!(
                 (status, kind, outcome.signal()),
-                (Status::Failed, OutcomeKind::Signaled, Some(number)),
+                (TaskStatus::Failed, OutcomeKind::Signaled, Some(number)),
                 "{shown}"
             );
             assert_eq!((outcome.exit_code(), outcome.receipt()), (None, None), "{shown}");
         }
         Fate::Stopped => {
-            assert_eq!((status, kind), (Status::Cancelled, OutcomeKind::Cancelled), "{shown}");
+            assert_eq!((status, kind), (TaskStatus::Cancelled, OutcomeKind::Cancelled), "{shown}");
             assert!(outcome.receipt().is_some_and(|receipt| receipt.empty_at.is_some()), "{shown}");
         }
         Fate::Ttl(ms) => check_clock(task, ClockName::Ttl, ms),
@@ -222,7 +222,7 @@ fn check_end(task: &TaskInfo, plan: &Plan) {
 /// The clock ended it, not before its time, and not as late as one that begins anew with every daemon.
 fn check_clock(task: &TaskInfo, clock: ClockName, ms: u64) {
     let Some(Outcome::TimedOut { clock: which, limit_ms, .. }) = &task.outcome else { panic!("{task:?}") };
-    assert_eq!((task.status, *which, *limit_ms), (Status::TimedOut, clock, ms), "{task:?}");
+    assert_eq!((task.status, *which, *limit_ms), (TaskStatus::TimedOut, clock, ms), "{task:?}");
     let ran = u64::try_from(task.ended_at.unwrap().0 - task.started_at.unwrap().0).unwrap();
     // Each moment is cut to a millisecond, and so is the clock.
     assert!((ms - 5..ms + SLACK_MS).contains(&ran), "it ran for {ran} ms: {task:?}");
@@ -304,7 +304,7 @@ fn nothing_is_lost(world: &World, kills: u32) {
         } else {
             // The daemon died between the record and the start, and that is what is told.
             let outcome = task.outcome.as_ref().unwrap();
-            assert_eq!((task.status, outcome.kind()), (Status::Failed, OutcomeKind::Spawn), "{task:?}");
+            assert_eq!((task.status, outcome.kind()), (TaskStatus::Failed, OutcomeKind::Spawn), "{task:?}");
         }
     }
     // What was not handed over goes on when it is said again with its token, and these clients do say it again.

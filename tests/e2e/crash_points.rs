@@ -9,7 +9,7 @@ use belay_protocol::event::EventKind;
 use belay_protocol::methods::{Method, TaskGet, TaskRemove, TaskStart, TaskStop};
 use belay_protocol::output::StreamName;
 use belay_protocol::task::{
-    GetParams, OutcomeKind, RemoveParams, StartParams, Status, StopVerdict, TaskInfo,
+    OutcomeKind, StopVerdict, TaskGetParams, TaskInfo, TaskRemoveParams, TaskStartParams, TaskStatus,
 };
 use belay_testkit::{LONG, World, is_alive, look_at, wait_until};
 
@@ -46,7 +46,7 @@ fn wait_for_death(daemon: Identity) {
     });
 }
 
-fn with_token(world: &World, script: &str) -> StartParams {
+fn with_token(world: &World, script: &str) -> TaskStartParams {
     let mut params = world.start_params(&["sh", "-c", script]);
     params.token = Some("once".to_owned());
     params
@@ -82,7 +82,7 @@ fn a_short_task_ends_truly(point: &str) -> World {
     let outcome = task.outcome.as_ref().unwrap();
     assert_eq!(
         (task.status, outcome.kind(), outcome.exit_code()),
-        (Status::Failed, OutcomeKind::Exited, Some(7))
+        (TaskStatus::Failed, OutcomeKind::Exited, Some(7))
     );
     assert_eq!((outcome.receipt(), outcome.capture()), (None, None));
     let mut patient = Patient::new(&world);
@@ -90,7 +90,7 @@ fn a_short_task_ends_truly(point: &str) -> World {
     assert_eq!(patient.output(&id, StreamName::Stderr), b"err\n");
     assert_one_life(&world, &id);
     let again = world.start(&params);
-    assert_eq!((again.id, again.status), (id, Status::Failed), "the token is known");
+    assert_eq!((again.id, again.status), (id, TaskStatus::Failed), "the token is known");
     only_task(&world);
     world
 }
@@ -106,7 +106,7 @@ fn before_create() {
     assert!(!mark.exists());
     // The retry is the first that counts.
     let id = world.start(&params).id;
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert!(mark.exists());
     assert_one_life(&world, &only_task(&world).id);
 }
@@ -119,11 +119,11 @@ fn after_create() {
     let params = with_token(&world, &format!(": >{}; exit 0", mark.display()));
     assert_eq!(last_call::<TaskStart>(&world, &params), None);
     let id = only_task(&world).id;
-    assert_eq!(world.get(&id).status, Status::Queued, "nobody has its environment");
+    assert_eq!(world.get(&id).status, TaskStatus::Queued, "nobody has its environment");
     assert!(!mark.exists());
     // Said again, it goes on where it was.
     assert_eq!(world.start(&params).id, id);
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert!(mark.exists());
     assert_one_life(&world, &id);
     assert_eq!(
@@ -198,14 +198,14 @@ fn a_leader_that_left_is_known(point: &str) {
     let id = only_task(&world).id;
     let task = world.get(&id);
     let leader = task.leader.as_ref().unwrap();
-    assert_eq!((task.status, leader.exit_code, leader.signal), (Status::Running, Some(3), None));
+    assert_eq!((task.status, leader.exit_code, leader.signal), (TaskStatus::Running, Some(3), None));
     let living: Vec<String> = task.processes.unwrap().into_iter().map(|process| process.command).collect();
     assert_eq!(living, [format!("sleep {FOREVER}")]);
     let events = world.events_of(&id);
     let count = |kind: EventKind| events.iter().filter(|event| **event == kind).count();
     assert_eq!((count(EventKind::TaskStarted), count(EventKind::TaskLeaderExited)), (1, 1), "{events:?}");
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
 }
 
 // proves D1, D2
@@ -230,7 +230,7 @@ fn after_stop_sent() {
     assert_eq!(last_call::<TaskStop>(&world, &order), None);
     let task = world.wait_ended(&id);
     let outcome = task.outcome.as_ref().unwrap();
-    assert_eq!((task.status, outcome.reason()), (Status::Cancelled, Some("enough")));
+    assert_eq!((task.status, outcome.reason()), (TaskStatus::Cancelled, Some("enough")));
     let receipt = outcome.receipt().unwrap();
     assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
     assert_eq!(receipt.signals.iter().map(|sent| sent.processes).collect::<Vec<_>>(), [3]);
@@ -256,9 +256,9 @@ fn before_remove() {
     let world = doomed("before-remove");
     let id = ended_with_output(&world);
     let dir = world.home().join("tasks").join(&id);
-    assert_eq!(last_call::<TaskRemove>(&world, &RemoveParams { id: id.clone() }), None);
+    assert_eq!(last_call::<TaskRemove>(&world, &TaskRemoveParams { id: id.clone() }), None);
     assert_eq!(world.logs(&id), b"kept\n", "it is there, whole");
-    assert_eq!(world.client().call::<TaskRemove>(&RemoveParams { id: id.clone() }).unwrap().id, id);
+    assert_eq!(world.client().call::<TaskRemove>(&TaskRemoveParams { id: id.clone() }).unwrap().id, id);
     assert_eq!(Patient::new(&world).tasks().len(), 0);
     assert!(!dir.exists());
     assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskRemoved).count(), 1);
@@ -271,8 +271,8 @@ fn after_remove() {
     let id = ended_with_output(&world);
     let dir = world.home().join("tasks").join(&id);
     assert!(dir.exists());
-    assert_eq!(last_call::<TaskRemove>(&world, &RemoveParams { id: id.clone() }), None);
-    let error = refused(world.client().call::<TaskGet>(&GetParams { id: id.clone() }));
+    assert_eq!(last_call::<TaskRemove>(&world, &TaskRemoveParams { id: id.clone() }), None);
+    let error = refused(world.client().call::<TaskGet>(&TaskGetParams { id: id.clone() }));
     assert_eq!(error.data.kind, ErrorKind::NotFound, "it is gone, whole");
     wait_until("no directory of a task that is not there", LONG, || {
         if dir.exists() { Err(format!("{:?}", std::fs::read_dir(&dir))) } else { Ok(()) }

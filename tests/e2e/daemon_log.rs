@@ -4,9 +4,9 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
-use belay_protocol::daemon::{DoctorResult, StatusParams, Topic};
+use belay_protocol::daemon::{DaemonDoctorResult, DaemonStatusParams, FindingTopic};
 use belay_protocol::methods::{DaemonStatus, TaskStart};
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 use belay_testkit::{LONG, World, end, look_at, wait_until};
 use regex::Regex;
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ fn decisions_are_logged_with_ids_and_causes() {
 
     let shim = world.inspect(&lost).held_by.unwrap().shim_pid;
     end(look_at(shim).unwrap().identity);
-    assert_eq!(world.wait_ended(&lost).status, Status::Lost);
+    assert_eq!(world.wait_ended(&lost).status, TaskStatus::Lost);
     wait_logged(&world, &[&format!(" WARN  shim lost task={lost} shim={shim} ")]);
 
     // An ordinary task is no news.
@@ -118,8 +118,8 @@ fn secrets_are_not_logged_at_any_level() {
     assert_eq!(as_bearer(&["ps"], "sh-1.secret-token").code, Some(1));
     let mut raw = Raw::greeted(&world);
     for params in [
-        json!({ "command": { "argv": ["true"] }, "cwd": "/", "env": "secret-env" }),
-        json!({ "command": { "argv": ["true"] }, "cwd": "/", "env": ["secret-env\0"] }),
+        json!({ "spec": { "kind": "shell", "command": { "kind": "argv", "argv": ["true"] } }, "cwd": "/", "env": "secret-env" }),
+        json!({ "spec": { "kind": "shell", "command": { "kind": "argv", "argv": ["true"] } }, "cwd": "/", "env": ["secret-env\0"] }),
         json!({ "secret-env": 1 }),
     ] {
         let answer = raw.call("task/start", &params);
@@ -147,7 +147,7 @@ fn flood_of_events_stays_within_bound() {
     for _ in 0..2 {
         let (before, mut calls) = (inode(), 0);
         while inode() == before {
-            client.call::<DaemonStatus>(&StatusParams::default()).unwrap();
+            client.call::<DaemonStatus>(&DaemonStatusParams::default()).unwrap();
             calls += 1;
             assert!(calls < 100_000, "the log is not rotated");
         }
@@ -179,7 +179,7 @@ fn lines_lost_on_full_disk_are_counted() {
     }
     assert_eq!(refusals, 100);
     std::fs::remove_file(world.home().join("filler")).unwrap();
-    let params = belay_protocol::task::StartParams { session: Some("none".to_owned()), ..params };
+    let params = belay_protocol::task::TaskStartParams { session: Some("none".to_owned()), ..params };
     refused(client.call::<TaskStart>(&params));
     wait_logged(&world, &[" WARN  log lines lost lines=", "cause=\"No space left on device (os error 28)\""]);
     wait_logged(&world, &[" INFO  start refused ", "kind=NotFound"]);
@@ -211,8 +211,8 @@ fn log_is_read_without_daemon_and_followed() {
     follower.signal(belay_os::signal::Signal::INT);
     follower.finish();
 
-    let doctor: DoctorResult = world.belay(["doctor", "--json"]).ok().json();
-    let finding = doctor.findings.iter().find(|finding| finding.topic == Topic::Log).unwrap();
+    let doctor: DaemonDoctorResult = world.belay(["doctor", "--json"]).ok().json();
+    let finding = doctor.findings.iter().find(|finding| finding.topic == FindingTopic::Log).unwrap();
     assert!(finding.message.contains(files(&world)[1].to_str().unwrap()), "{finding:?}");
 }
 

@@ -7,17 +7,18 @@ use belay_protocol::event;
 use belay_protocol::event::EventKind;
 use belay_protocol::methods::{EventRead, TaskDetach, TaskStart, TaskStop};
 use belay_protocol::task::{
-    AnswerWhen, DetachParams, DetachedBy, OnDisconnect, OnTimeout, StartParams, Status, StopParams, TaskInfo,
+    AnswerWhen, DetachedBy, OnDisconnect, OnTimeout, TaskDetachParams, TaskInfo, TaskStartParams, TaskStatus,
+    TaskStopParams,
 };
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, running, stop_of, world};
 
 fn detach(world: &World, id: &str) -> TaskInfo {
-    world.client().call::<TaskDetach>(&DetachParams { id: id.to_owned(), actor: None }).unwrap()
+    world.client().call::<TaskDetach>(&TaskDetachParams { id: id.to_owned(), actor: None }).unwrap()
 }
 
-fn foreground(world: &World, script: &str) -> StartParams {
+fn foreground(world: &World, script: &str) -> TaskStartParams {
     let mut params = world.start_params(&["sh", "-c", script]);
     params.detached = false;
     params.answer = AnswerWhen::Ended;
@@ -50,14 +51,14 @@ fn a_running_command_is_detached_by_anybody_and_loses_nothing() {
     assert_eq!(released.stdout, format!("before\n{id}\n").into_bytes());
     assert!(output_files(&world, &id) > 0, "what came before is on disk now");
     let again = detach(&world, &id);
-    assert_eq!((again.status, again.detached), (Status::Running, true), "once more changes nothing");
+    assert_eq!((again.status, again.detached), (TaskStatus::Running, true), "once more changes nothing");
 
     std::fs::write(&go, "").unwrap();
     let ended = world.wait_ended(&id);
     assert_eq!(ended.outcome.unwrap().exit_code(), Some(7));
     assert_eq!(world.logs(&id), b"before\nerr\nafter\n");
     assert_eq!(world.stdout_of(&id), b"before\nafter\n");
-    assert_eq!(detach(&world, &id).status, Status::Failed, "an ended task is answered as it is");
+    assert_eq!(detach(&world, &id).status, TaskStatus::Failed, "an ended task is answered as it is");
     let events = world.events_of(&id);
     assert_eq!(events.iter().filter(|kind| **kind == EventKind::TaskDetached).count(), 1, "{events:?}");
 }
@@ -116,22 +117,24 @@ fn the_time_limit_detaches_if_it_shall_and_then_applies_no_more() {
 #[test]
 fn a_detached_task_has_its_time_to_live_from_then_on() {
     let world = world();
-    let params = StartParams { ttl_ms: Some(300), ..foreground(&world, &format!("sleep {FOREVER}")) };
+    let params = TaskStartParams { ttl_ms: Some(300), ..foreground(&world, &format!("sleep {FOREVER}")) };
     let mut client = world.client();
     client.send::<TaskStart>(&params).unwrap();
     let id = running(&world).id;
     assert_eq!(world.get(&id).clocks.ttl.unwrap().remaining_ms, None);
     detach(&world, &id);
-    assert_eq!(world.wait_ended(&id).status, Status::TimedOut);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::TimedOut);
 }
 
 // proves F7, D7
 #[test]
 fn a_caller_that_dies_leaves_its_task_to_its_policy() {
-    for (policy, status) in [(OnDisconnect::Detach, Status::Running), (OnDisconnect::Stop, Status::Cancelled)]
+    for (policy, status) in
+        [(OnDisconnect::Detach, TaskStatus::Running), (OnDisconnect::Stop, TaskStatus::Cancelled)]
     {
         let world = world();
-        let params = StartParams { on_disconnect: policy, ..foreground(&world, &format!("sleep {FOREVER}")) };
+        let params =
+            TaskStartParams { on_disconnect: policy, ..foreground(&world, &format!("sleep {FOREVER}")) };
         let mut client = world.client();
         client.send::<TaskStart>(&params).unwrap();
         let id = running(&world).id;
@@ -139,7 +142,7 @@ fn a_caller_that_dies_leaves_its_task_to_its_policy() {
         wait_until("what the policy says", LONG, || {
             let task = world.get(&id);
             let by = task.detached_by == Some(DetachedBy::Disconnect);
-            let right = task.status == status && (by || status == Status::Cancelled);
+            let right = task.status == status && (by || status == TaskStatus::Cancelled);
             if right { Ok(()) } else { Err(format!("{task:?}")) }
         });
     }
@@ -181,7 +184,7 @@ fn whoever_waits_for_a_leader_that_left_others_behind_is_answered_with_its_code(
         "{shown}"
     );
     let stopped = world.stop(&stop_of(&task.id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
 }
 
 /// The answer to one request; what else is said meanwhile is not looked at.
@@ -210,7 +213,7 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
             round % 3
         );
         let mut params = foreground(&world, &script);
-        (params.follow, params.token) = (false, Some(format!("race-{round}")));
+        (params.follow, params.token) = (None, Some(format!("race-{round}")));
         params.timeout_ms = (round % 5 == 0).then_some(1 + round % 7);
         params.on_timeout = Some(if round % 2 == 0 { OnTimeout::Detach } else { OnTimeout::Stop });
         let asked = caller.send::<TaskStart>(&params).unwrap();
@@ -219,7 +222,7 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
         if round % 4 != 3 {
             // Sleeps because any moment will do: it is the moments that are tried.
             std::thread::sleep(Duration::from_micros(round * 37 % 2_000));
-            client.call::<TaskDetach>(&DetachParams { id: id.clone(), actor: None }).unwrap();
+            client.call::<TaskDetach>(&TaskDetachParams { id: id.clone(), actor: None }).unwrap();
         }
         if round % 11 == 0 {
             client.call::<TaskStop>(&stop_of(&id)).unwrap();
@@ -228,7 +231,7 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
         let whole: String = (0..round % 40).map(|i| format!("line {i}\n")).collect();
         let kept = world.logs(&id);
         assert!(whole.as_bytes().starts_with(&kept), "round {round}: {kept:?}");
-        if matches!(ended.status, Status::Completed | Status::Failed) {
+        if matches!(ended.status, TaskStatus::Completed | TaskStatus::Failed) {
             assert_eq!(kept, whole.as_bytes(), "round {round}: {ended:?}");
         }
         assert_eq!(ended.output.bytes, kept.len() as u64, "round {round}");
@@ -238,8 +241,9 @@ fn detaches_that_race_exits_limits_and_stops_give_one_outcome_and_every_byte() {
             answer.id == id && (answer.detached || answer.outcome == ended.outcome),
             "round {round}: {answer:?}"
         );
-        let page =
-            client.call::<EventRead>(&event::ReadParams { after, ..event::ReadParams::default() }).unwrap();
+        let page = client
+            .call::<EventRead>(&event::EventReadParams { after, ..event::EventReadParams::default() })
+            .unwrap();
         after = page.next;
         let own = page.events.into_iter().filter(|event| event.event.task() == Some(id.as_str()));
         let events: Vec<EventKind> = own.map(|event| event.event.kind()).collect();
@@ -326,9 +330,9 @@ fn one_that_is_being_stopped_is_told_as_that_and_not_as_running() {
     let caller = world.spawn(["run", "--", "sh", "-c", script]);
     caller.wait_for_stdout("its first line", |said| said == b"ready\n");
     let id = running(&world).id;
-    world.stop(&StopParams { grace_ms: Some(600_000), wait: false, ..stop_of(&id) });
+    world.stop(&TaskStopParams { grace_ms: Some(600_000), wait: false, ..stop_of(&id) });
     wait_until("its grace", LONG, || match world.get(&id).status {
-        Status::Stopping => Ok(()),
+        TaskStatus::Stopping => Ok(()),
         other => Err(format!("{other:?}")),
     });
     let who = format!("detached by user:{}", world.shell("id -un").ok().line());
@@ -349,7 +353,7 @@ fn one_that_waits_for_its_turn_is_told_as_that_and_not_as_running() {
     let caller = world.spawn(["run", "--lane", "seat:queue", "--", "true"]);
     let id = wait_until("one in line", LONG, || {
         let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-        let queued = listed.iter().find(|task| task.status == Status::Queued);
+        let queued = listed.iter().find(|task| task.status == TaskStatus::Queued);
         queued.map(|task| task.id.clone()).ok_or_else(|| format!("{listed:?}"))
     });
     let who = format!("detached by user:{}", world.shell("id -un").ok().line());
@@ -363,5 +367,5 @@ fn one_that_waits_for_its_turn_is_told_as_that_and_not_as_running() {
     );
     assert_eq!(released.stdout, format!("{id}\n").into_bytes());
     world.stop(&stop_of(&first));
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
 }

@@ -1,10 +1,10 @@
 //! The types of events on the wire: a run that causes every one of them, read as JSON and as the typed enum.
 
 use belay_protocol::event::{EventInfo, EventKind};
-use belay_protocol::lane::{LaneMode, LaneParams, ReleaseParams};
+use belay_protocol::lane::{LaneMode, LaneParams, LaneReleaseParams};
 use belay_protocol::methods::{LaneRelease, SessionClose, SessionOpen, SessionRenew, TaskRemove};
-use belay_protocol::session::{CloseParams, OpenParams, RenewParams};
-use belay_protocol::task::{RemoveParams, StartParams, Status};
+use belay_protocol::session::{SessionCloseParams, SessionOpenParams, SessionRenewParams};
+use belay_protocol::task::{TaskRemoveParams, TaskStartParams, TaskStatus};
 use belay_testkit::{LONG, World, wait_until};
 use serde_json::{Value, json};
 
@@ -32,27 +32,29 @@ fn make_task_events(world: &World) {
     let signalled = world.run_detached(["sleep", FOREVER]);
     world.belay(["signal", "USR1", &signalled]).ok();
     world.wait_ended(&signalled);
-    world.client().call::<TaskRemove>(&RemoveParams { id: signalled }).unwrap();
+    world.client().call::<TaskRemove>(&TaskRemoveParams { id: signalled }).unwrap();
 }
 
 /// A session that loses its lease and renews it; a lane in it whose owner is fenced and released.
 fn make_session_and_lane_events(world: &World) {
-    let params = OpenParams { lease_ms: Some(1_000), grace_ms: Some(60_000), ..OpenParams::default() };
+    let params =
+        SessionOpenParams { lease_ms: Some(1_000), grace_ms: Some(60_000), ..SessionOpenParams::default() };
     let opened = world.client().call::<SessionOpen>(&params).unwrap();
     let (id, mut client) = (opened.session.id, world.client_as(&opened.token));
     wait_for(world, EventKind::SessionLapsed, 1);
-    client.call::<SessionRenew>(&RenewParams { id: id.clone() }).unwrap();
+    client.call::<SessionRenew>(&SessionRenewParams { id: id.clone() }).unwrap();
     let lane = Some(LaneParams { name: "seat".to_owned(), mode: LaneMode::Queue, generation: None });
-    let params = StartParams { session: Some(id.clone()), lane, ..world.start_params(&["sleep", FOREVER]) };
+    let params =
+        TaskStartParams { session: Some(id.clone()), lane, ..world.start_params(&["sleep", FOREVER]) };
     let holder = world.start(&params);
     let waiting = world.start(&params);
-    assert_eq!(waiting.status, Status::Queued);
+    assert_eq!(waiting.status, TaskStatus::Queued);
     // A person stops what the session has there: the session may not use the lane until it is released.
     world.stop(&stop_of(&holder.id));
     world.wait_ended(&waiting.id);
-    let release = ReleaseParams { name: "seat".to_owned(), owner: None, reason: None };
+    let release = LaneReleaseParams { name: "seat".to_owned(), owner: None, reason: None };
     world.client().call::<LaneRelease>(&release).unwrap();
-    let close = CloseParams { id, on_end: None, reason: None, actor: None };
+    let close = SessionCloseParams { id, on_end: None, reason: None, actor: None };
     world.client().call::<SessionClose>(&close).unwrap();
 }
 
@@ -76,14 +78,15 @@ fn all_as_json(world: &World) -> Vec<Value> {
 fn documented_schema_lists_every_event_type() {
     let schema: Value = serde_json::from_str(include_str!("../../docs/schema/client.json")).unwrap();
     let tag = |variant: &Value| {
-        let name = variant["properties"]["type"]["const"].as_str().unwrap();
+        let name = variant["$ref"].as_str().unwrap().strip_prefix("#/$defs/").unwrap();
+        let name = schema["$defs"][name]["properties"]["type"]["const"].as_str().unwrap();
         EventKind::from_name(name).unwrap()
     };
     let mut listed: Vec<EventKind> =
-        schema["$defs"]["Event"]["oneOf"].as_array().unwrap().iter().map(tag).collect();
+        schema["$defs"]["EventInfo"]["oneOf"].as_array().unwrap().iter().map(tag).collect();
     listed.sort_unstable();
     assert_eq!(listed, EventKind::ALL);
-    assert_eq!(schema["$defs"]["EventInfo"]["allOf"], json!([{ "$ref": "#/$defs/Event" }]));
+    assert_eq!(schema["$defs"]["EventInfo"]["discriminator"], json!({ "propertyName": "type" }));
 }
 
 // proves E1

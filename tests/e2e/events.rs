@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
 use belay_os::signal::Signal;
-use belay_protocol::event::{EventGroup, EventInfo, EventKind, EventTypePattern, FollowParams, ReadParams};
+use belay_protocol::event::{
+    EventFollowParams, EventGroup, EventInfo, EventKind, EventReadParams, EventTypePattern,
+};
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{
-    DaemonGc, EventFollow, EventRead, SessionClose, SessionOpen, TaskStart, TaskStop, notify,
+    DaemonGc, EventFollow, EventRead, Notification, SessionClose, SessionOpen, TaskStart, TaskStop,
 };
-use belay_protocol::session::{CloseParams, OpenParams};
-use belay_protocol::task::{Status, StopParams};
+use belay_protocol::session::{SessionCloseParams, SessionOpenParams};
+use belay_protocol::task::{TaskStatus, TaskStopParams};
 use belay_protocol::{ErrorKind, RpcError};
 use belay_testkit::{LONG, World, wait_until};
 use serde_json::json;
@@ -31,17 +33,19 @@ fn follow_slowly(world: &World, pause: Duration, last: &AtomicU64) -> Vec<EventI
         let after = all.last().map_or(0, |event| event.seq);
         let Some(connected) = &mut client else {
             let begin = |client: &mut Client| {
-                client.call::<EventFollow>(&FollowParams { after, ..FollowParams::default() }).is_ok()
+                client
+                    .call::<EventFollow>(&EventFollowParams { after, ..EventFollowParams::default() })
+                    .is_ok()
             };
             client = connect(world).ok().and_then(|mut new| begin(&mut new).then_some(new));
             continue;
         };
         match connected.next_notification(Some(Instant::now() + Duration::from_millis(200))) {
-            Ok(said) if said.method == notify::EVENT_ITEM => {
-                all.push(serde_json::from_str(said.params.get()).unwrap());
+            Ok(said) => {
+                let Some(Notification::EventItem(item)) = said.parse().unwrap() else { panic!("{said:?}") };
+                all.push(item.event);
                 std::thread::sleep(pause);
             }
-            Ok(other) => panic!("{other:?}"),
             Err(ClientError::Deadline) => {}
             Err(_) => client = None,
         }
@@ -75,11 +79,11 @@ fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
     while all.len() as u64 != last.load(Ordering::Relaxed) {
         assert!(Instant::now() < until, "{} events came, then nothing", all.len());
         let after = all.last().map_or(0, |event| event.seq);
-        let page = patient.call::<EventRead>(&ReadParams {
+        let page = patient.call::<EventRead>(&EventReadParams {
             after,
             max: Some(3),
             wait_ms: 100,
-            ..ReadParams::default()
+            ..EventReadParams::default()
         });
         assert!(page.events.len() <= 3);
         assert_eq!(page.next, page.events.last().map_or(after, |event| event.seq));
@@ -92,12 +96,17 @@ fn read_in_bites(world: &World, last: &AtomicU64) -> Vec<EventInfo> {
 fn live_and_die(world: &World) -> u64 {
     let mut patient = Patient::new(world);
     for round in 0..6 {
-        let session = patient.call::<SessionOpen>(&OpenParams::default()).session.id;
+        let session = patient.call::<SessionOpen>(&SessionOpenParams::default()).session.id;
         let ended = patient.call::<TaskStart>(&world.start_params(&["true"]));
         let stopped = patient.call::<TaskStart>(&world.start_params(&["sleep", "1000"]));
         world.stop(&stop_of(&stopped.id));
         patient.wait_ended(&ended.id);
-        patient.call::<SessionClose>(&CloseParams { id: session, on_end: None, reason: None, actor: None });
+        patient.call::<SessionClose>(&SessionCloseParams {
+            id: session,
+            on_end: None,
+            reason: None,
+            actor: None,
+        });
         if round < 5 {
             world.kill_daemon();
         }
@@ -145,11 +154,14 @@ fn a_number_that_has_not_been_is_told_so() {
     let world = world();
     let mut client = world.client();
     let last = world.status().events_last;
-    let error = refused(client.call::<EventRead>(&ReadParams { after: last + 100, ..ReadParams::default() }));
+    let error = refused(
+        client.call::<EventRead>(&EventReadParams { after: last + 100, ..EventReadParams::default() }),
+    );
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("after")));
     assert_eq!(error.data.from, Some(last));
-    let error =
-        refused(client.call::<EventFollow>(&FollowParams { after: last + 100, ..FollowParams::default() }));
+    let error = refused(
+        client.call::<EventFollow>(&EventFollowParams { after: last + 100, ..EventFollowParams::default() }),
+    );
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Invalid, Some(last)));
     let said = world.belay(["events", "--after", "1000"]);
     let expected = format!(
@@ -163,7 +175,7 @@ fn run_some(world: &World, count: usize) {
     let mut client = world.client();
     for _ in 0..count {
         let task = client.call::<TaskStart>(&world.start_params(&["true"])).unwrap();
-        assert_eq!(world.wait_ended(&task.id).status, Status::Completed);
+        assert_eq!(world.wait_ended(&task.id).status, TaskStatus::Completed);
     }
 }
 
@@ -175,19 +187,22 @@ fn events_expire_by_rule_and_a_late_reader_is_told_where_to_go_on() {
     let before = Patient::new(&world).events(0);
     let last = before.last().unwrap().seq;
     assert!(last >= 20, "{before:?}");
-    let gone = world.client().call::<DaemonGc>(&belay_protocol::daemon::GcParams::default()).unwrap();
+    let gone = world.client().call::<DaemonGc>(&belay_protocol::daemon::DaemonGcParams::default()).unwrap();
     assert_eq!((gone.events_expired, gone.removed.len()), (last - 10, 0));
     let status = world.status();
     assert_eq!((status.events_first, status.events_last), (last - 9, last));
 
-    let error = refused(world.client().call::<EventRead>(&ReadParams { after: 3, ..ReadParams::default() }));
+    let error = refused(
+        world.client().call::<EventRead>(&EventReadParams { after: 3, ..EventReadParams::default() }),
+    );
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Expired, Some(last - 10)));
     assert_eq!(
         error.message,
         format!("events up to {} have been removed by the rules of retention", last - 10)
     );
-    let error =
-        refused(world.client().call::<EventFollow>(&FollowParams { after: 3, ..FollowParams::default() }));
+    let error = refused(
+        world.client().call::<EventFollow>(&EventFollowParams { after: 3, ..EventFollowParams::default() }),
+    );
     assert_eq!((error.data.kind, error.data.from), (ErrorKind::Expired, Some(last - 10)));
     for args in [&["events", "--after", "3"][..], &["events", "-f", "--after", "3"]] {
         let said = world.belay(args);
@@ -210,7 +225,7 @@ fn events_expire_by_rule_and_a_late_reader_is_told_where_to_go_on() {
 #[test]
 fn a_reader_can_ask_for_some_and_the_numbers_stay() {
     let world = world();
-    let session = crate::sessions::open(&world, OpenParams::default()).session.id;
+    let session = crate::sessions::open(&world, SessionOpenParams::default()).session.id;
     let mut params = world.start_params(&["true"]);
     let outside = world.start(&params).id;
     params.session = Some(session.clone());
@@ -282,12 +297,12 @@ fn a_stop_that_takes_long_is_told_when_it_begins() {
         clients => Err(format!("{clients} clients")),
     });
     // Nothing else happens after it: neither an end, nor a question, nor somebody who leaves.
-    let stop = StopParams { wait: false, grace_ms: Some(500_000), ..stop_of(&id) };
+    let stop = TaskStopParams { wait: false, grace_ms: Some(500_000), ..stop_of(&id) };
     client.call::<TaskStop>(&stop).unwrap();
     let line = follower.wait_for_stdout("the beginning of the stop", |said| said.ends_with(b"\n"));
     let told: EventInfo = serde_json::from_slice(&line).unwrap();
     assert_eq!((told.event.kind(), told.event.task()), (EventKind::TaskStopping, Some(id.as_str())));
-    client.call::<TaskStop>(&StopParams { level: Some(StopLevel::Kill), ..stop_of(&id) }).unwrap();
+    client.call::<TaskStop>(&TaskStopParams { level: Some(StopLevel::Kill), ..stop_of(&id) }).unwrap();
     follower.signal(Signal::TERM);
     follower.finish();
 }

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::DaemonStatusResult;
 use belay_protocol::event::EventKind;
 use belay_protocol::life::StartStage;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Outcome, OutcomeKind, SpawnError, Status, TaskInfo};
+use belay_protocol::task::{Outcome, OutcomeKind, SpawnError, TaskInfo, TaskStatus};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, builder, stop_of, world};
@@ -21,7 +21,7 @@ const ENOTDIR: i32 = 20;
 fn assert_not_started(task: &TaskInfo, what: StartStage, errno: i32, message: &str) {
     let error = SpawnError { what, errno: Some(errno), message: message.to_owned() };
     assert_eq!(task.outcome, Some(Outcome::Spawn { error, capture: None }));
-    assert_eq!((task.status, task.pid), (Status::Failed, None), "{task:?}");
+    assert_eq!((task.status, task.pid), (TaskStatus::Failed, None), "{task:?}");
 }
 
 /// Runs something that cannot be started in the foreground.
@@ -145,7 +145,7 @@ fn a_command_without_descriptors_fails_by_itself_and_truthfully() {
     let id = world.start(&params).id;
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.kind()), (Status::Failed, OutcomeKind::Exited));
+    assert_eq!((ended.status, outcome.kind()), (TaskStatus::Failed, OutcomeKind::Exited));
     assert!(outcome.exit_code().is_some_and(|code| code != 0), "{:?}", outcome.exit_code());
     assert_ne!(world.logs(&id), b"", "the command says itself what it lacked");
 }
@@ -162,7 +162,7 @@ fn a_daemon_that_has_no_descriptors_left_refuses_and_recovers() {
     // More than the limit allows in any case: one descriptor a task, at least.
     let failed = (0..60).find_map(|_| {
         let task = client.call::<TaskStart>(&params).unwrap();
-        if task.status == Status::Running {
+        if task.status == TaskStatus::Running {
             running.push(task.id);
             return None;
         }
@@ -170,16 +170,16 @@ fn a_daemon_that_has_no_descriptors_left_refuses_and_recovers() {
     });
     let failed = failed.expect("sixty tasks do not fit into 48 descriptors");
     let Some(Outcome::Spawn { error, .. }) = failed.outcome else { panic!("{failed:?}") };
-    assert_eq!((failed.status, error.what), (Status::Failed, StartStage::Resources));
+    assert_eq!((failed.status, error.what), (TaskStatus::Failed, StartStage::Resources));
     assert!(running.len() > 5, "only {} tasks fitted", running.len());
 
     for id in running {
         let mut order = stop_of(&id);
         order.grace_ms = Some(200);
         let stopped = client.call::<belay_protocol::methods::TaskStop>(&order).unwrap();
-        assert_eq!(stopped.status, Some(Status::Cancelled));
+        assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     }
-    assert_eq!(client.call::<TaskStart>(&params).unwrap().status, Status::Running);
+    assert_eq!(client.call::<TaskStart>(&params).unwrap().status, TaskStatus::Running);
     assert_eq!(world.daemon_pid(), daemon);
 }
 
@@ -191,7 +191,7 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     let limit = |pid: i32| world.shell(&format!("prlimit --pid {pid} --nproc=1:1")).ok();
     let wait_for_ready_shims = || {
         wait_until("ready shims", LONG, || {
-            match world.belay(["status", "--json"]).ok().json::<StatusResult>().shims_ready {
+            match world.belay(["status", "--json"]).ok().json::<DaemonStatusResult>().shims_ready {
                 2.. => Ok(()),
                 ready => Err(format!("{ready} are ready")),
             }
@@ -225,9 +225,9 @@ fn a_user_who_may_have_no_more_processes_is_told() {
     let ran: Vec<_> = (0..12).map(|_| world.belay(["run", "-d", "--json", "--", "sleep", FOREVER])).collect();
     let tasks: Vec<TaskInfo> = ran.iter().map(belay_testkit::Output::json).collect();
     let failed =
-        tasks.iter().find(|task| task.status != Status::Running).expect("twelve tasks without a fork");
+        tasks.iter().find(|task| task.status != TaskStatus::Running).expect("twelve tasks without a fork");
     let Some(Outcome::Spawn { error, .. }) = &failed.outcome else { panic!("{failed:?}") };
-    assert_eq!((failed.status, error.what), (Status::Failed, StartStage::Resources));
-    assert_eq!(tasks[0].status, Status::Running, "{:?}", tasks[0].outcome);
+    assert_eq!((failed.status, error.what), (TaskStatus::Failed, StartStage::Resources));
+    assert_eq!(tasks[0].status, TaskStatus::Running, "{:?}", tasks[0].outcome);
     assert_eq!(world.daemon_pid(), daemon);
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message};
 use belay_os::fds::raise_nofile;
-use belay_protocol::daemon::StatusParams;
-use belay_protocol::methods::{DaemonStatus, OutputFollow, TaskStart, notify};
-use belay_protocol::output::{ChunkNotification, EndNotification, FollowParams, From};
+use belay_protocol::daemon::DaemonStatusParams;
+use belay_protocol::methods::{DaemonStatus, Notification, OutputFollow, TaskStart};
+use belay_protocol::output::{OutputFollowParams, OutputFrom};
 use belay_protocol::task::TaskInfo;
 use belay_testkit::{LONG, World, look_at, wait_until};
 use serde_json::{Value, json};
@@ -228,21 +228,19 @@ fn follow(client: &mut Client) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let said = client.next_notification(Some(Instant::now() + LONG)).unwrap();
-        match said.method.as_str() {
-            notify::OUTPUT_CHUNK => {
-                let chunk: ChunkNotification = serde_json::from_str(said.params.get()).unwrap();
+        match said.parse().unwrap() {
+            Some(Notification::OutputChunk(chunk)) => {
                 assert_eq!(chunk.gaps, [[0_u64; 2]; 0]);
                 for chunk in chunk.chunks {
                     assert_eq!(chunk.offset, all.len() as u64);
                     all.extend(chunk.data.0);
                 }
             }
-            notify::OUTPUT_END => {
-                let end: EndNotification = serde_json::from_str(said.params.get()).unwrap();
+            Some(Notification::OutputEnd(end)) => {
                 assert_eq!(end.bytes, all.len() as u64);
                 return all;
             }
-            other => panic!("{other}"),
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -255,7 +253,7 @@ fn a_slow_reader_hurts_no_fast_one_and_misses_nothing() {
     let go = world.dir().join("go");
     let script = format!("until [ -e {} ]; do sleep 0.01; done; exec seq -f %019.0f 1 {LINES}", go.display());
     let id = world.run_detached(["sh", "-c", &script]);
-    let params = FollowParams { id: id.clone(), from: From::Offset(0), stream: None };
+    let params = OutputFollowParams { id: id.clone(), from: OutputFrom::Offset { offset: 0 }, stream: None };
     let (mut slow, mut fast) = (world.client(), world.client());
     slow.call::<OutputFollow>(&params).unwrap();
     fast.call::<OutputFollow>(&params).unwrap();
@@ -286,7 +284,7 @@ fn a_moment_without_descriptors_costs_no_connection_its_answers() {
         if open >= 59 { Ok(()) } else { Err(format!("{open} are open")) }
     });
     for _ in 0..ASKED {
-        patient.send::<DaemonStatus>(&StatusParams::default()).unwrap();
+        patient.send::<DaemonStatus>(&DaemonStatusParams::default()).unwrap();
     }
     drop(idle);
     for answered in 0..ASKED {

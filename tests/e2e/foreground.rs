@@ -1,12 +1,15 @@
 //! `belay run` in the foreground: as if the command had been typed without it.
 
+use std::io::Read as _;
+use std::process::Stdio;
+
 use belay_os::signal::Signal;
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskWrite;
-use belay_protocol::task::{OutcomeKind, Status, TaskInfo, WriteParams};
-use belay_testkit::World;
+use belay_protocol::task::{OutcomeKind, TaskInfo, TaskStatus, TaskWriteParams};
+use belay_testkit::{LONG, World, wait_until};
 
-use crate::support::{FOREVER, world};
+use crate::support::{BELAY, FOREVER, world};
 
 fn only_task(world: &World) -> TaskInfo {
     let tasks: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
@@ -92,7 +95,7 @@ fn ctrl_c_three_times_kills() {
     }
     let said = running.finish();
     assert_eq!((said.code, said.stdout.as_slice()), (Some(137), &b"ready\nint\nterm\n"[..]), "{said}");
-    assert_eq!(only_task(&world).status, Status::Cancelled);
+    assert_eq!(only_task(&world).status, TaskStatus::Cancelled);
 }
 
 // proves F3, W6
@@ -165,7 +168,7 @@ fn a_daemon_that_dies_in_the_middle_costs_no_byte() {
     assert!(said.stdout == expected(60_000), "{} bytes", said.stdout.len());
     assert_eq!(said.stderr, expected(9));
     let task = only_task(&world);
-    assert_eq!((task.status, task.outcome.unwrap().exit_code()), (Status::Failed, Some(3)));
+    assert_eq!((task.status, task.outcome.unwrap().exit_code()), (TaskStatus::Failed, Some(3)));
 }
 
 // proves D7, W2
@@ -176,7 +179,7 @@ fn a_terminal_that_goes_away_leaves_the_task_alone() {
     running.wait_for_stdout("the task", |said| said == b"here\n");
     running.signal(Signal::HUP);
     assert_eq!(running.finish().code, Some(129));
-    assert_eq!(only_task(&world).status, Status::Running);
+    assert_eq!(only_task(&world).status, TaskStatus::Running);
 }
 
 // proves F7
@@ -196,10 +199,10 @@ fn who_is_left_alone_by_its_terminal_is_told_as_its_policy_has_it() {
     let (id, told) = left("stop");
     assert_eq!(told, format!("belay: the terminal is gone; {id} is being stopped\n"));
     let ended = world.wait_ended(&id);
-    assert_eq!((ended.status, ended.outcome.unwrap().actor()), (Status::Cancelled, Some("disconnect")));
+    assert_eq!((ended.status, ended.outcome.unwrap().actor()), (TaskStatus::Cancelled, Some("disconnect")));
     let (id, told) = left("detach");
     assert_eq!(told, format!("belay: the terminal is gone; {id} runs on\n"));
-    assert_eq!(world.get(&id).status, Status::Running);
+    assert_eq!(world.get(&id).status, TaskStatus::Running);
 }
 
 // proves W6
@@ -209,7 +212,7 @@ fn a_write_that_is_asked_for_twice_is_applied_once_also_by_another_daemon() {
     let id = world.run_detached(["--stdin", "--", "cat"]);
     let write = |data: &str, close: bool, key: &str| {
         let key = Some(key.to_owned());
-        let params = WriteParams { id: id.clone(), data: Bytes::from(data), close, key, room_ms: None };
+        let params = TaskWriteParams { id: id.clone(), data: Bytes::from(data), close, key, room_ms: None };
         world.client().call::<TaskWrite>(&params).unwrap();
     };
     write("one\n", false, "a");
@@ -218,7 +221,7 @@ fn a_write_that_is_asked_for_twice_is_applied_once_also_by_another_daemon() {
     write("one\n", false, "a");
     write("two\n", false, "b");
     write("", true, "c");
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert_eq!(world.logs(&id), b"one\ntwo\n");
 }
 
@@ -260,4 +263,29 @@ fn output_that_is_kept_leaves_a_daemon_with_few_descriptors_enough_of_them() {
     let last = all.iter().max_by_key(|task| task.started_at).unwrap();
     assert_eq!(world.logs(&last.id), b"59\n");
     assert_eq!(world.daemon_pid(), daemon);
+}
+
+// proves D1, F3
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a caller whose output is not read")]
+fn output_of_ended_task_reaches_slow_caller_after_daemon_dies() {
+    const BYTES: usize = 900_000;
+    let world = world();
+    let script = format!("head -c {BYTES} /dev/zero; exit 3");
+    let mut command = world.command(BELAY);
+    command.args(["run", "--", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut caller = command.spawn().unwrap();
+    wait_until("the end", LONG, || {
+        let tasks: Vec<TaskInfo> = world.belay(["ps", "-a", "--json"]).ok().json_lines();
+        match tasks.as_slice() {
+            [task] if task.status.is_ended() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    // Most of the output is neither in the pipe of the caller nor in the socket.
+    world.kill_daemon();
+    let mut read = Vec::new();
+    caller.stdout.take().unwrap().read_to_end(&mut read).unwrap();
+    assert_eq!(caller.wait().unwrap().code(), Some(3));
+    assert!(read == vec![0; BYTES], "{} bytes", read.len());
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::OutputSearch;
-use belay_protocol::output::{SearchLine, SearchParams};
+use belay_protocol::output::{OutputSearchLine, OutputSearchParams};
 use belay_testkit::World;
 
 use crate::support::{FOREVER, refused, world};
@@ -70,7 +70,7 @@ fn many_matches_are_each_shown_once() {
     let all: String = (1..=2500).map(|i| format!("{i}\n")).collect();
     assert_same(grep(&world, &id, &["."]).as_bytes(), all.as_bytes(), "every line");
     assert_same(grep(&world, &id, &[".", "--context", "3"]).as_bytes(), all.as_bytes(), "with context");
-    let lines: Vec<SearchLine> = world.belay(["logs", &id, "--json", "--grep", "."]).ok().json_lines();
+    let lines: Vec<OutputSearchLine> = world.belay(["logs", &id, "--json", "--grep", "."]).ok().json_lines();
     assert!(lines.iter().zip(1..).all(|(found, number)| found.number == number && found.line.matched));
     // More bytes than one answer takes.
     let long: String = (0..300).map(|i| format!("{i} {}\n", "z".repeat(20_000))).collect();
@@ -129,7 +129,8 @@ fn an_unfinished_line_of_a_running_task_is_found() {
     assert_eq!(grep(&world, &id, &["word", "--context", "1", "--stream", "stdout"]), "one\nPassword: ");
     let both = grep(&world, &id, &["Pass"]);
     assert!(["Password: \nPassphrase: ", "Passphrase: \nPassword: "].contains(&both.as_str()), "{both:?}");
-    let lines: Vec<SearchLine> = world.belay(["logs", &id, "--json", "--grep", "one|word"]).ok().json_lines();
+    let lines: Vec<OutputSearchLine> =
+        world.belay(["logs", &id, "--json", "--grep", "one|word"]).ok().json_lines();
     assert_eq!(lines.iter().map(|found| found.open).collect::<Vec<_>>(), [false, true]);
     open(&gate);
     world.wait_for_output(&id, "the answer", |said| said.ends_with(b"given\n"));
@@ -160,7 +161,7 @@ fn more_context_than_can_be_given_is_refused() {
     let said = world.belay(["logs", &id, "--grep", "^100$", "--context", "51"]);
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.code == Some(2) && text.contains("--context") && text.contains("50"), "{said}");
-    let params = SearchParams {
+    let params = OutputSearchParams {
         id,
         pattern: ".".to_owned(),
         after: 0,

@@ -3,7 +3,7 @@
 
 use std::net::Shutdown;
 
-use belay_protocol::task::{AnswerWhen, OnDisconnect, StartParams, Status};
+use belay_protocol::task::{AnswerWhen, OnDisconnect, StartFollowParams, TaskStartParams, TaskStatus};
 use belay_testkit::World;
 use serde_json::{Value, json};
 
@@ -50,10 +50,10 @@ fn whoever_says_no_more_gets_every_answer_and_is_let_go() {
 #[test]
 fn output_that_was_asked_for_with_the_end_comes_before_it() {
     let world = world();
-    let params = StartParams {
+    let params = TaskStartParams {
         detached: false,
         answer: AnswerWhen::Ended,
-        follow: true,
+        follow: Some(StartFollowParams::default()),
         ..world.start_params(&["sh", "-c", "echo first; sleep 0.1; head -c 3000000 /dev/zero; exit 3"])
     };
     let said = all_of(ask_and_finish(&world, &[("task/start", serde_json::to_value(params).unwrap())]));
@@ -67,7 +67,7 @@ fn output_that_was_asked_for_with_the_end_comes_before_it() {
 #[test]
 fn whoever_has_said_all_and_then_leaves_is_noticed() {
     let world = world();
-    let params = StartParams {
+    let params = TaskStartParams {
         detached: false,
         answer: AnswerWhen::Ended,
         on_disconnect: OnDisconnect::Stop,
@@ -78,5 +78,5 @@ fn whoever_has_said_all_and_then_leaves_is_noticed() {
     assert!(!task.detached, "somebody waits for it");
     drop(raw);
     let ended = world.wait_ended(&task.id);
-    assert_eq!((ended.status, ended.outcome.unwrap().actor()), (Status::Cancelled, Some("disconnect")));
+    assert_eq!((ended.status, ended.outcome.unwrap().actor()), (TaskStatus::Cancelled, Some("disconnect")));
 }

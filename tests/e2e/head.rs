@@ -1,6 +1,6 @@
 //! `logs --head`: the first lines, of both streams or of one, and the first matches of a search.
 
-use belay_protocol::output::Chunk;
+use belay_protocol::output::OutputChunk;
 
 use crate::support::world;
 
@@ -22,7 +22,7 @@ fn the_first_lines_are_shown_and_no_byte_more() {
     assert_eq!(head(&["--head", "9"]), b"one\ntwo\nthree\nlast");
     assert_eq!(head(&["--head", "2", "--stream", "stdout"]), b"one\nthree\n");
     assert_eq!(head(&["--head", "2", "--raw"]), b"one\ntwo\n");
-    let chunks: Vec<Chunk> = world.belay(["logs", &id, "--head", "2", "--json"]).ok().json_lines();
+    let chunks: Vec<OutputChunk> = world.belay(["logs", &id, "--head", "2", "--json"]).ok().json_lines();
     assert_eq!(chunks.iter().flat_map(|chunk| chunk.data.0.clone()).collect::<Vec<u8>>(), b"one\ntwo\n");
 
     assert_eq!(head(&["--head", "2", "--grep", "[eo]"]), b"one\ntwo\n");

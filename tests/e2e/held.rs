@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 
 use belay_protocol::event::EventKind;
 use belay_protocol::shim::{Clocks, FromShim, Hello, LifeEvent, LifeItem, SHIM_PROTOCOL, Start, ToShim};
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::world;
@@ -136,7 +136,7 @@ fn a_held_start_outlives_its_daemon_and_begins_with_its_environment() {
     // Its journal knows nothing of it, nor of what it waited for: it begins, once.
     held.world.belay(["up"]).ok();
     let ended = held.world.wait_ended(TASK);
-    assert_eq!(ended.status, Status::Completed);
+    assert_eq!(ended.status, TaskStatus::Completed);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "of the caller\n");
     let told = [
         EventKind::TaskCreated,
@@ -155,7 +155,7 @@ fn a_held_start_that_is_stopped_never_begins_and_is_kept_on_disk() {
     let held = Held::new("echo begun >> out");
     let mut link = held.connect();
     link.greet();
-    let order = belay_protocol::life::Order {
+    let order = belay_protocol::life::StopOrderInfo {
         level: belay_protocol::life::StopLevel::Terminate,
         grace_ms: None,
         actor: "user:me".to_owned(),

@@ -3,8 +3,10 @@
 use belay_client::Client;
 use belay_os::fds::raise_nofile;
 use belay_protocol::methods::{SessionGet, SessionList};
-use belay_protocol::session::{GetParams, ListParams, OpenParams, SessionInfo, SessionState};
-use belay_protocol::task::StartParams;
+use belay_protocol::session::{
+    SessionGetParams, SessionInfo, SessionListParams, SessionOpenParams, SessionState,
+};
+use belay_protocol::task::TaskStartParams;
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::raw::Raw;
@@ -14,14 +16,15 @@ use crate::support::world;
 #[track_caller]
 fn wait_state(client: &mut Client, id: &str, state: SessionState) {
     wait_until("the session's state", LONG, || {
-        let info = client.call::<SessionGet>(&GetParams { id: id.to_owned() }).unwrap();
+        let info = client.call::<SessionGet>(&SessionGetParams { id: id.to_owned() }).unwrap();
         if info.state == state { Ok(()) } else { Err(format!("{info:?}")) }
     });
 }
 
 /// The session with this name.
 fn named(client: &mut Client, name: &str) -> SessionInfo {
-    let listed = client.call::<SessionList>(&ListParams { all: true, cursor: None, limit: None }).unwrap();
+    let listed =
+        client.call::<SessionList>(&SessionListParams { all: true, cursor: None, limit: None }).unwrap();
     listed.sessions.into_iter().find(|session| session.name.as_deref() == Some(name)).unwrap()
 }
 
@@ -68,11 +71,13 @@ fn a_session_is_held_on_when_the_daemon_was_busy_for_a_while() {
 #[test]
 fn whoever_waits_for_something_in_a_session_goes_on_with_the_next_daemon() {
     let world = world();
-    let id = open(&world, OpenParams { lease_ms: Some(600_000), ..OpenParams::default() }).session.id;
+    let id = open(&world, SessionOpenParams { lease_ms: Some(600_000), ..SessionOpenParams::default() })
+        .session
+        .id;
     let gate = world.dir().join("gate").to_str().unwrap().to_owned();
     world.shell(&format!("mkfifo {gate}")).ok();
     let command = world.start_params(&["sh", "-c", "read -r code < \"$0\"; exit \"$code\"", &gate]);
-    let task = world.start(&StartParams { session: Some(id.clone()), ..command });
+    let task = world.start(&TaskStartParams { session: Some(id.clone()), ..command });
     let drained = world.spawn(["sessions", "wait", &id]);
     let told = world.spawn(["sessions", "notices", "--follow", &id]);
     for _ in 0..3 {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use belay_client::{Client, ClientError};
 use belay_protocol::error::ErrorKind;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{StartParams, Status, TaskInfo};
+use belay_protocol::task::{TaskInfo, TaskStartParams, TaskStatus};
 use belay_testkit::{LONG, World, is_alive, look_at, wait_until};
 
 use crate::support::{FOREVER, refused, world};
@@ -76,7 +76,7 @@ fn a_hook_is_told_how_the_task_ended() {
     let hook = wait_for_ends(&world, 2).into_iter().find(|other| other.id != id).unwrap();
     assert_eq!(
         (hook.name, hook.parent, hook.status),
-        (Some(format!("notify {id}")), Some(id), Status::Completed)
+        (Some(format!("notify {id}")), Some(id), TaskStatus::Completed)
     );
 
     // By a stop, with who and why.
@@ -137,20 +137,20 @@ fn a_hook_that_fails_or_hangs_is_seen_and_hurts_nobody() {
     std::fs::create_dir(&gone).unwrap();
     let words = ["--cwd", gone.to_str().unwrap(), "--notify", "echo no good >&2; pwd; exit 9", "--", "rmdir"];
     let id = world.run_detached(words.iter().copied().chain([gone.to_str().unwrap()]));
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     let hook = wait_for_ends(&world, 2).into_iter().find(|task| task.id != id).unwrap();
     let outcome = hook.outcome.unwrap();
-    assert_eq!((hook.status, outcome.exit_code()), (Status::Failed, Some(9)));
+    assert_eq!((hook.status, outcome.exit_code()), (TaskStatus::Failed, Some(9)));
     assert_eq!(world.stdout_of(&hook.id), b"/\n", "its directory is gone");
 
     let id = world.run_detached(["--notify", &format!("sleep {FOREVER}"), "--", "true"]);
     world.wait_ended(&id);
     let hook = wait_until("the hook to run", LONG, || {
         let running: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-        running.into_iter().find(|task| task.status == Status::Running).ok_or_else(String::new)
+        running.into_iter().find(|task| task.status == TaskStatus::Running).ok_or_else(String::new)
     });
     assert_eq!(world.inspect(&hook.id).clocks.ttl.unwrap().limit_ms, 60_000);
-    assert_eq!(world.get(&id).status, Status::Completed);
+    assert_eq!(world.get(&id).status, TaskStatus::Completed);
 }
 
 // proves W3, D1, D2
@@ -184,7 +184,7 @@ fn a_hook_runs_once_wherever_the_daemon_dies() {
             .ok();
         let daemon = world.daemon().unwrap().identity;
         let (line, path) = adds_a_line(&world);
-        let params = StartParams {
+        let params = TaskStartParams {
             notify: Some(line),
             token: Some("once".to_owned()),
             ..world.start_params(&["sh", "-c", "exit 3"])
@@ -239,7 +239,7 @@ fn a_task_that_ends_without_a_daemon_has_its_hook_when_there_is_one() {
 fn a_line_that_cannot_be_run_is_refused() {
     let world = world();
     for line in ["", " ", "a\0b", &"x".repeat(20_000)] {
-        let params = StartParams { notify: Some(line.to_owned()), ..world.start_params(&["true"]) };
+        let params = TaskStartParams { notify: Some(line.to_owned()), ..world.start_params(&["true"]) };
         let error = refused(world.client().call::<TaskStart>(&params));
         assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("notify")));
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use belay_protocol::ErrorKind;
 use belay_protocol::event::EventKind;
 use belay_protocol::methods::{TaskGet, TaskStart};
-use belay_protocol::task::{GetParams, Status};
+use belay_protocol::task::{TaskGetParams, TaskStatus};
 use belay_testkit::{LONG, NOBODY, World};
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ fn ids_that_are_none() {
         &long,
     ];
     for id in ids {
-        let error = refused(client.call::<TaskGet>(&GetParams { id: id.to_owned() }));
+        let error = refused(client.call::<TaskGet>(&TaskGetParams { id: id.to_owned() }));
         let shown: String = id.chars().take(40).collect();
         assert_eq!(
             (error.data.kind, error.data.field.as_deref()),
@@ -153,7 +153,7 @@ fn escape_sequences_reach_no_terminal() {
         assert!(!said.stdout.contains(&0x1b), "{args:?}");
     }
     let shown: Value = world.belay(["inspect", "--json", &id]).ok().json();
-    assert_eq!(shown["argv"][3], ACTIVE, "programs get it as it is");
+    assert_eq!(shown["spec"]["argv"][3], ACTIVE, "programs get it as it is");
 }
 
 /// One line and the error that it must get: kind and field.
@@ -165,6 +165,10 @@ fn assert_refused(raw: &mut Raw, line: &[u8], kind: &str, field: Option<&str>, i
     assert_eq!((&error["kind"], error["field"].as_str()), (&json!(kind), field), "{shown}: {answer}");
     assert_eq!(answer["id"], *id, "{shown}");
     assert!(answer.to_string().len() < 2_000, "{shown}: {answer}");
+}
+
+fn spec(command: &Value) -> Value {
+    json!({ "kind": "shell", "command": command })
 }
 
 // proves X2
@@ -218,7 +222,8 @@ fn messages_that_are_none() {
 /// A start that is wrong in one field.
 #[track_caller]
 fn assert_start_refused(world: &World, change: &Value, field: &str) {
-    let mut params = json!({ "command": { "argv": ["true"] }, "cwd": "/", "env": [] });
+    let mut params =
+        json!({ "spec": spec(&json!({ "kind": "argv", "argv": ["true"] })), "cwd": "/", "env": [] });
     for (name, value) in change.as_object().unwrap() {
         params[name] = value.clone();
     }
@@ -233,10 +238,10 @@ fn starts_that_cannot_be_meant() {
     let world = world();
     let long = "x".repeat(100_000);
     for (change, field) in [
-        (json!({ "command": { "argv": [] } }), "command"),
-        (json!({ "command": { "argv": [""] } }), "command"),
-        (json!({ "command": { "argv": ["a\0b"] } }), "command"),
-        (json!({ "command": { "line": { "line": "echo \0" } } }), "command"),
+        (json!({ "spec": spec(&json!({ "kind": "argv", "argv": [] })) }), "command"),
+        (json!({ "spec": spec(&json!({ "kind": "argv", "argv": [""] })) }), "command"),
+        (json!({ "spec": spec(&json!({ "kind": "argv", "argv": ["a\0b"] })) }), "command"),
+        (json!({ "spec": spec(&json!({ "kind": "line", "line": "echo \0" })) }), "command"),
         (json!({ "cwd": "relative" }), "cwd"),
         (json!({ "cwd": "" }), "cwd"),
         (json!({ "cwd": "/a\0b" }), "cwd"),
@@ -289,7 +294,7 @@ fn the_daemon_of_another_home_is_not_taken_for_ours() {
             shown.display()
         )
     );
-    assert_eq!(world.get(&id).status, Status::Running);
+    assert_eq!(world.get(&id).status, TaskStatus::Running);
     // The same home by another way is the same home.
     let link = world.dir().join("link");
     std::os::unix::fs::symlink(world.home(), &link).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use belay_os::signal::Signal;
-use belay_protocol::task::{Status, StopParams};
+use belay_protocol::task::{TaskStatus, TaskStopParams};
 use belay_testkit::{LONG, World, wait_until};
 use serde_json::json;
 
@@ -103,7 +103,7 @@ fn nobody_wakes_while_tasks_wait_for_something() {
     let deaf = "(trap '' TERM; echo ready; while :; do sleep 1000; done) & wait";
     let stopping = detached(&["--grace", "500s", "-c", deaf]);
     world.wait_for_output(&stopping, "ready", |said| said == b"ready\n");
-    world.stop(&StopParams { wait: false, ..stop_of(&stopping) });
+    world.stop(&TaskStopParams { wait: false, ..stop_of(&stopping) });
     // One between two attempts, one at a terminal, one that waits for its lane, and one with a reader that wants more.
     let resting = detached(&["--retry", "1", "--retry-delay", "500s", "false"]);
     detached(&["--pty", "sleep", FOREVER]);
@@ -115,7 +115,7 @@ fn nobody_wakes_while_tasks_wait_for_something() {
     let is = |id: &str| world.get(id).status;
     wait_until("each in its state", LONG, || {
         let now = [is(&stopping), is(&resting), is(&queued), is(&followed)];
-        let right = [Status::Stopping, Status::Resting, Status::Queued, Status::Running];
+        let right = [TaskStatus::Stopping, TaskStatus::Retrying, TaskStatus::Queued, TaskStatus::Running];
         if now == right { Ok(()) } else { Err(format!("{now:?}")) }
     });
     nobody_wakes(&ours(&world));
@@ -166,7 +166,7 @@ fn nobody_wakes_for_a_command_that_does_not_read() {
         let said = run.finish();
         assert_eq!((said.code, said.stdout == input), (Some(0), true), "{} bytes", said.stdout.len());
     }
-    assert_eq!(world.get(&first).status, Status::Completed);
+    assert_eq!(world.get(&first).status, TaskStatus::Completed);
 }
 
 /// Neither a stop nor a detach nor the end of the daemon waits for a command that does not read.

@@ -8,31 +8,31 @@ use std::time::Duration;
 use belay_client::ClientError;
 use belay_os::signal::Signal;
 use belay_protocol::event::EventKind;
-use belay_protocol::lane::{LaneInfo, LaneMode, LaneParams, ListParams, ReleaseParams};
+use belay_protocol::lane::{LaneInfo, LaneListParams, LaneMode, LaneParams, LaneReleaseParams};
 use belay_protocol::methods::{LaneList, LaneRelease, TaskStart, TaskStop, TaskWrite};
-use belay_protocol::session::OpenParams;
-use belay_protocol::task::{StartParams, Status, TaskInfo, WriteParams};
+use belay_protocol::session::SessionOpenParams;
+use belay_protocol::task::{TaskInfo, TaskStartParams, TaskStatus, TaskWriteParams};
 use belay_protocol::{ErrorKind, RpcError};
 use belay_testkit::{LONG, World, freeze, wait_until};
 
 use crate::patient::Patient;
 use crate::sessions::open;
-use crate::support::{FOREVER, refused, stop_of, world};
+use crate::support::{FOREVER, refused, stop_of, with_stdin, world};
 
 fn lane(name: &str, mode: LaneMode) -> LaneParams {
     LaneParams { name: name.to_owned(), mode, generation: None }
 }
 
-fn holder(world: &World, name: &str, mode: LaneMode) -> StartParams {
-    StartParams { lane: Some(lane(name, mode)), ..world.start_params(&["sleep", FOREVER]) }
+fn holder(world: &World, name: &str, mode: LaneMode) -> TaskStartParams {
+    TaskStartParams { lane: Some(lane(name, mode)), ..world.start_params(&["sleep", FOREVER]) }
 }
 
 fn lanes(world: &World) -> Vec<LaneInfo> {
-    world.client().call::<LaneList>(&ListParams {}).unwrap().lanes
+    world.client().call::<LaneList>(&LaneListParams {}).unwrap().lanes
 }
 
 #[track_caller]
-fn wait_status(world: &World, id: &str, status: Status) -> TaskInfo {
+fn wait_status(world: &World, id: &str, status: TaskStatus) -> TaskInfo {
     wait_until("the task's status", LONG, || {
         let task = world.get(id);
         if task.status == status { Ok(task) } else { Err(format!("{task:?}")) }
@@ -54,12 +54,12 @@ fn a_lane_rejects_queues_and_lets_go_in_order() {
         (0..3).map(|_| world.start(&holder(&world, "seat", LaneMode::Queue))).collect();
     for (place, task) in (1..).zip(&queue) {
         let seat = world.get(&task.id).lane.unwrap();
-        assert_eq!((task.status, seat.place, seat.generation), (Status::Queued, Some(place), None));
+        assert_eq!((task.status, seat.place, seat.generation), (TaskStatus::Queued, Some(place), None));
     }
     // One that waits can be seen, and cancelled; it never runs.
     world.stop(&stop_of(&queue[1].id));
     let gone = world.wait_ended(&queue[1].id);
-    assert_eq!((gone.status, gone.pid), (Status::Cancelled, None));
+    assert_eq!((gone.status, gone.pid), (TaskStatus::Cancelled, None));
     assert!(gone.outcome.unwrap().receipt().unwrap().signals.is_empty());
     let [seat] = lanes(&world).try_into().unwrap();
     assert_eq!(seat.holder.unwrap().task, first.id);
@@ -69,11 +69,11 @@ fn a_lane_rejects_queues_and_lets_go_in_order() {
     );
 
     world.stop(&stop_of(&first.id));
-    let next = wait_status(&world, &queue[0].id, Status::Running);
+    let next = wait_status(&world, &queue[0].id, TaskStatus::Running);
     assert!(next.lane.unwrap().generation > first.lane.unwrap().generation);
-    assert_eq!(world.get(&queue[2].id).status, Status::Queued);
+    assert_eq!(world.get(&queue[2].id).status, TaskStatus::Queued);
     world.stop(&stop_of(&queue[0].id));
-    wait_status(&world, &queue[2].id, Status::Running);
+    wait_status(&world, &queue[2].id, TaskStatus::Running);
     world.stop(&stop_of(&queue[2].id));
     assert_eq!(lanes(&world), [], "a lane that nobody wants is no lane");
 }
@@ -86,13 +86,13 @@ fn what_waits_for_its_turn_has_not_started_and_then_has_from_there_on() {
     assert!(first.started_at.is_some_and(|started| started >= first.created_at), "{first:?}");
     let waiting = world.start(&holder(&world, "seat", LaneMode::Queue));
     let never = world.start(&holder(&world, "seat", LaneMode::Queue));
-    assert_eq!((waiting.status, waiting.started_at), (Status::Queued, None));
+    assert_eq!((waiting.status, waiting.started_at), (TaskStatus::Queued, None));
     world.stop(&stop_of(&never.id));
     assert_eq!(world.wait_ended(&never.id).started_at, None);
 
     world.stop(&stop_of(&first.id));
     let freed = world.wait_ended(&first.id).ended_at.unwrap();
-    let running = wait_status(&world, &waiting.id, Status::Running);
+    let running = wait_status(&world, &waiting.id, TaskStatus::Running);
     assert_eq!(running.created_at, waiting.created_at);
     assert!(running.created_at <= freed && running.started_at.unwrap() >= freed, "{running:?}, {freed}");
     // The next daemon says the same, of what runs and of what has ended.
@@ -114,7 +114,7 @@ fn replacing_stops_the_holder_first_and_begins_when_its_tree_is_empty() {
          sleep {FOREVER}; sleep {FOREVER}",
         alive.display()
     );
-    let stubborn = StartParams {
+    let stubborn = TaskStartParams {
         lane: Some(lane("seat", LaneMode::Reject)),
         grace_ms: Some(300),
         ..world.start_params(&["sh", "-c", &script])
@@ -123,7 +123,7 @@ fn replacing_stops_the_holder_first_and_begins_when_its_tree_is_empty() {
     wait_until("the holder's child", LONG, || if alive.exists() { Ok(()) } else { Err(String::new()) });
     let queued = world.start(&holder(&world, "seat", LaneMode::Queue));
     let script = format!("date +%s%N; cat {}; sleep {FOREVER}", alive.display());
-    let replacing = |name: &str| StartParams {
+    let replacing = |name: &str| TaskStartParams {
         lane: Some(lane("seat", LaneMode::Replace)),
         name: Some(name.to_owned()),
         ..world.start_params(&["sh", "-c", &script])
@@ -132,19 +132,19 @@ fn replacing_stops_the_holder_first_and_begins_when_its_tree_is_empty() {
     let second = world.start(&replacing("second"));
     // One that waited to replace the holder gives way to the next that does.
     let gone = world.wait_ended(&too_slow.id);
-    assert_eq!((gone.status, gone.pid), (Status::Cancelled, None));
+    assert_eq!((gone.status, gone.pid), (TaskStatus::Cancelled, None));
     let outcome = world.wait_ended(&first.id).outcome.unwrap();
     let reason = outcome.reason().unwrap();
     assert_eq!(reason, format!("replaced in lane seat by {}", too_slow.id));
-    wait_status(&world, &second.id, Status::Running);
+    wait_status(&world, &second.id, TaskStatus::Running);
     let said = world
         .wait_for_output(&second.id, "both times", |said| said.split(|byte| *byte == b'\n').count() == 3);
     let times: Vec<u128> =
         String::from_utf8(said).unwrap().lines().map(|line| line.parse().unwrap()).collect();
     assert!(times[0] > times[1], "the holder's child was alive after the next had begun");
-    assert_eq!(world.get(&queued.id).status, Status::Queued, "who waited in line waits on");
+    assert_eq!(world.get(&queued.id).status, TaskStatus::Queued, "who waited in line waits on");
     world.stop(&stop_of(&second.id));
-    wait_status(&world, &queued.id, Status::Running);
+    wait_status(&world, &queued.id, TaskStatus::Running);
 }
 
 /// The story that lanes are for, step by step: a lead agent's dispatcher fires prompts at a member; a person stops the job;
@@ -155,13 +155,14 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
     let world = world();
     let belay = world.program().to_str().unwrap();
     // The lead's session, and its dispatcher: a loop of its own that starts a job at the member whenever it may.
-    let lead = open(&world, OpenParams { name: Some("lead".to_owned()), ..OpenParams::default() });
+    let lead =
+        open(&world, SessionOpenParams { name: Some("lead".to_owned()), ..SessionOpenParams::default() });
     let fired = world.dir().join("fired");
     let job = format!("echo >>{}; sleep {FOREVER}", fired.display());
     let script = format!(
         r#"while :; do "$0" run --lane member-1 -- sh -c '{job}' 2>&1; echo "code $?"; sleep 0.05; done"#
     );
-    let dispatcher = StartParams {
+    let dispatcher = TaskStartParams {
         session: Some(lead.session.id.clone()),
         ..world.start_params(&["sh", "-c", &script, belay])
     };
@@ -197,7 +198,8 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
         let error = refused(client.call::<TaskStart>(&holder(&world, "member-1", mode)));
         fenced(&error, &lead.session.id, &running.task, "wrong branch");
     }
-    let mut nested = client.call::<belay_protocol::methods::SessionOpen>(&OpenParams::default()).unwrap();
+    let mut nested =
+        client.call::<belay_protocol::methods::SessionOpen>(&SessionOpenParams::default()).unwrap();
     let error = refused(world.client_as(&nested.token).call::<TaskStart>(&holder(
         &world,
         "member-1",
@@ -205,7 +207,7 @@ fn an_orphaned_dispatcher_cannot_fire_a_second_prompt() {
     )));
     fenced(&error, &lead.session.id, &running.task, "wrong branch");
     nested.token.clear();
-    let release = ReleaseParams { name: "member-1".to_owned(), owner: None, reason: None };
+    let release = LaneReleaseParams { name: "member-1".to_owned(), owner: None, reason: None };
     assert_eq!(refused(client.call::<LaneRelease>(&release)).data.kind, ErrorKind::NotPermitted);
     // Other lanes are not its fault, and others may have this one.
     let other = client.call::<TaskStart>(&holder(&world, "member-2", LaneMode::Reject)).unwrap();
@@ -249,24 +251,23 @@ fn fenced(error: &RpcError, owner: &str, task: &str, reason: &str) {
 #[test]
 fn a_fence_ends_what_waits_and_stops_writes_and_an_owner_who_stops_its_own_is_not_fenced() {
     let world = world();
-    let owner = open(&world, OpenParams::default());
+    let owner = open(&world, SessionOpenParams::default());
     let mut client = world.client_as(&owner.token);
     // Stopped by itself: no fence.
     let own = client.call::<TaskStart>(&holder(&world, "seat", LaneMode::Reject)).unwrap();
     assert_eq!(client.call::<TaskStop>(&stop_of(&own.id)).unwrap().fenced, None);
     // It takes SIGTERM for a while, so that it can be written to while it is being stopped.
     let script = format!("trap '' TERM; echo ready; cat; sleep {FOREVER}");
-    let slow = StartParams {
-        stdin: true,
+    let slow = TaskStartParams {
         grace_ms: Some(60_000),
         lane: Some(lane("seat", LaneMode::Reject)),
-        ..world.start_params(&["sh", "-c", &script])
+        ..with_stdin(world.start_params(&["sh", "-c", &script]))
     };
     let held = client.call::<TaskStart>(&slow).unwrap();
     let generation = held.lane.as_ref().unwrap().generation;
     world.wait_for_output(&held.id, "the trap", |said| said == b"ready\n");
     let waiting = client.call::<TaskStart>(&holder(&world, "seat", LaneMode::Queue)).unwrap();
-    let write = |text: &str| WriteParams {
+    let write = |text: &str| TaskWriteParams {
         id: held.id.clone(),
         data: text.into(),
         close: false,
@@ -274,14 +275,14 @@ fn a_fence_ends_what_waits_and_stops_writes_and_an_owner_who_stops_its_own_is_no
         room_ms: None,
     };
     client.call::<TaskWrite>(&write("before\n")).unwrap();
-    let params = belay_protocol::task::StopParams { wait: false, ..stop_of(&held.id) };
+    let params = belay_protocol::task::TaskStopParams { wait: false, ..stop_of(&held.id) };
     let fence = world.stop(&params).fenced.unwrap();
     assert_eq!((fence.owner.as_str(), Some(fence.generation)), (owner.session.id.as_str(), generation));
     assert_eq!(refused(client.call::<TaskWrite>(&write("after\n"))).data.kind, ErrorKind::Fenced);
     world.client().call::<TaskWrite>(&write("a person may\n")).unwrap();
     let gone = world.wait_ended(&waiting.id);
-    assert_eq!((gone.status, gone.pid), (Status::Cancelled, None));
-    let kill = belay_protocol::task::StopParams {
+    assert_eq!((gone.status, gone.pid), (TaskStatus::Cancelled, None));
+    let kill = belay_protocol::task::TaskStopParams {
         level: Some(belay_protocol::life::StopLevel::Kill),
         ..stop_of(&held.id)
     };
@@ -290,17 +291,17 @@ fn a_fence_ends_what_waits_and_stops_writes_and_an_owner_who_stops_its_own_is_no
     // A generation that somebody has followed is stale, whoever shows it.
     world
         .client()
-        .call::<LaneRelease>(&ReleaseParams { name: "seat".to_owned(), owner: None, reason: None })
+        .call::<LaneRelease>(&LaneReleaseParams { name: "seat".to_owned(), owner: None, reason: None })
         .unwrap();
-    let with = |generation| StartParams {
+    let with = |generation| TaskStartParams {
         lane: Some(LaneParams { name: "seat".to_owned(), mode: LaneMode::Reject, generation }),
         ..world.start_params(&["true"])
     };
     let next = world.start(&holder(&world, "seat", LaneMode::Reject));
     let keeper = world.start(&holder(&world, "seat", LaneMode::Queue));
     world.stop(&stop_of(&next.id));
-    wait_status(&world, &keeper.id, Status::Running);
-    assert_eq!(refused(client.call::<TaskStart>(&with(generation))).data.kind, ErrorKind::Fenced);
+    wait_status(&world, &keeper.id, TaskStatus::Running);
+    assert_eq!(refused(client.call::<TaskStart>(&with(generation))).data.kind, ErrorKind::Stale);
 }
 
 /// Fifty clients want one seat, and the daemon is killed again and again. Each task marks its own beginning and end: they never
@@ -319,7 +320,7 @@ fn fifty_clients_race_for_one_lane_and_the_daemon_dies_in_between() {
             move || {
                 let script =
                     format!("echo begin {number} >>{0}; sleep 0.03; echo end {number} >>{0}", log.display());
-                let params = StartParams {
+                let params = TaskStartParams {
                     token: Some(format!("client {number}")),
                     lane: Some(lane("seat", LaneMode::Queue)),
                     ..world.start_params(&["sh", "-c", &script])
@@ -348,7 +349,7 @@ fn fifty_clients_race_for_one_lane_and_the_daemon_dies_in_between() {
     for task in numbers.values() {
         let ended = world.wait_ended(&task.id);
         let story = || world.events_of(&task.id);
-        assert_eq!(ended.status, Status::Completed, "nobody is forgotten: {:?} {ended:?}", story());
+        assert_eq!(ended.status, TaskStatus::Completed, "nobody is forgotten: {:?} {ended:?}", story());
     }
     let said = String::from_utf8(std::fs::read(&log).unwrap()).unwrap();
     let lines: Vec<(&str, usize)> = said
@@ -381,12 +382,12 @@ fn whose_turn_came_while_its_shim_stood_still_begins_when_it_answers() {
     let world = world();
     let first = world.start(&holder(&world, "one", LaneMode::Queue));
     let script = format!("echo begun; exec sleep {FOREVER}");
-    let params = StartParams {
+    let params = TaskStartParams {
         lane: Some(lane("one", LaneMode::Queue)),
         ..world.start_params(&["sh", "-c", &script])
     };
     let second = world.start(&params);
-    assert_eq!(second.status, Status::Queued);
+    assert_eq!(second.status, TaskStatus::Queued);
     let frozen = freeze(second.held_by.unwrap().shim_pid);
     world.kill_daemon();
     world.stop(&stop_of(&first.id));
@@ -394,10 +395,10 @@ fn whose_turn_came_while_its_shim_stood_still_begins_when_it_answers() {
         [lane] if lane.holder.as_ref().is_some_and(|holder| holder.task == second.id) => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    assert_eq!(world.get(&second.id).status, Status::Queued);
+    assert_eq!(world.get(&second.id).status, TaskStatus::Queued);
     drop(frozen);
     world.wait_for_output(&second.id, "its word", |said| said == b"begun\n");
-    assert_eq!(world.get(&second.id).status, Status::Running);
+    assert_eq!(world.get(&second.id).status, TaskStatus::Running);
 }
 
 // proves L4, S5
@@ -429,7 +430,8 @@ fn whoever_waits_in_the_foreground_waits_for_its_turn_and_can_give_up() {
 fn a_lane_without_a_name_is_refused() {
     let world = world();
     for name in ["", " ", "a\nb"] {
-        let params = StartParams { lane: Some(lane(name, LaneMode::Queue)), ..world.start_params(&["true"]) };
+        let params =
+            TaskStartParams { lane: Some(lane(name, LaneMode::Queue)), ..world.start_params(&["true"]) };
         let error = match world.client().call::<TaskStart>(&params) {
             Err(ClientError::Rpc(error)) => error,
             other => panic!("{other:?}"),
@@ -437,6 +439,6 @@ fn a_lane_without_a_name_is_refused() {
         assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("lane")));
     }
     assert_eq!(world.belay(["run", "--lane", "x:later", "--", "true"]).code, Some(2));
-    let release = ReleaseParams { name: "none".to_owned(), owner: None, reason: None };
+    let release = LaneReleaseParams { name: "none".to_owned(), owner: None, reason: None };
     assert_eq!(refused(world.client().call::<LaneRelease>(&release)).data.kind, ErrorKind::NotFound);
 }

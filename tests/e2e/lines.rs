@@ -7,8 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use belay_protocol::Bytes;
 use belay_protocol::methods::{ShellRead, TaskStart};
-use belay_protocol::shell::{LineVerdict, ReadParams};
-use belay_protocol::task::{AnswerWhen, Command, DetachedBy, Outcome, StartParams, Status, TaskInfo};
+use belay_protocol::shell::{LineVerdict, ShellReadParams};
+use belay_protocol::task::{
+    AnswerWhen, DetachedBy, Outcome, ShellCommand, TaskInfo, TaskStartParams, TaskStatus,
+};
 use belay_testkit::{Output, World, finish};
 
 use crate::support::{FOREVER, refused, world};
@@ -151,9 +153,9 @@ const ROWS: &[Row] = &[
     (b"done &", Syntax, Syntax),
 ];
 
-fn start(world: &World, line: &[u8], shell: &str, dir: &std::path::Path) -> StartParams {
-    StartParams {
-        command: Command::Line { line: Bytes(line.to_vec()), shell: Some(shell.into()) },
+fn start(world: &World, line: &[u8], shell: &str, dir: &std::path::Path) -> TaskStartParams {
+    TaskStartParams {
+        spec: ShellCommand::Line { line: Bytes(line.to_vec()), shell: Some(shell.into()) }.into(),
         cwd: Bytes(dir.as_os_str().as_bytes().to_vec()),
         detached: false,
         answer: AnswerWhen::Ended,
@@ -193,7 +195,7 @@ fn faults(world: &World, line: &[u8], shell: &str, told: Told) -> Vec<String> {
     };
     let reference = bare(world, line, shell, &dir("bare"));
     let params = start(world, line, shell, &dir("held"));
-    let read = world.client().call::<ShellRead>(&ReadParams {
+    let read = world.client().call::<ShellRead>(&ShellReadParams {
         line: Bytes(line.to_vec()),
         shell: Some(shell.into()),
         cwd: None,
@@ -209,15 +211,15 @@ fn faults(world: &World, line: &[u8], shell: &str, told: Told) -> Vec<String> {
         Syntax => LineVerdict::SyntaxError,
     };
     expect("explained", verdict == expected, format!("{verdict:?}"));
-    let told_verdict = answer.line.as_ref().map(|line| line.verdict);
+    let told_verdict = answer.spec.line().map(|line| line.verdict);
     // A refused line with nothing asynchronous in it is not read before it runs.
     let as_told = told_verdict == Some(expected).filter(|verdict| *verdict != LineVerdict::Plain);
     expect("told", as_told || (told == Syntax && told_verdict.is_none()), format!("{told_verdict:?}"));
-    expect("told at the end", last.line == answer.line, format!("{:?}", last.line));
+    expect("told at the end", last.spec == answer.spec, format!("{:?}", last.spec));
     let left = answer.leader.as_ref().is_some_and(|leader| leader.exit_code.is_some());
     match told {
         Left | PlainLeft => {
-            expect("left behind", left && answer.status == Status::Running, format!("{answer:?}"));
+            expect("left behind", left && answer.status == TaskStatus::Running, format!("{answer:?}"));
             let by = &answer.detached_by;
             expect("detached by", *by == Some(DetachedBy::Leader), format!("{by:?}"));
         }
@@ -280,7 +282,10 @@ fn a_line_that_backgrounds_itself_gives_the_id_and_says_why() {
         )
     );
     let task = world.inspect(&id);
-    assert_eq!((task.status, task.detached, task.command.as_str()), (Status::Running, true, "sleep 1000"));
+    assert_eq!(
+        (task.status, task.detached, task.command.as_str()),
+        (TaskStatus::Running, true, "sleep 1000")
+    );
     // The limit was for whoever waited; and what runs behind an `&` reads nothing.
     assert_eq!(task.clocks.timeout, None);
     let refused = world.belay(["send", &id, "x"]);
@@ -293,7 +298,7 @@ fn a_line_that_backgrounds_itself_gives_the_id_and_says_why() {
     assert_eq!(token(&[]), token(&[]));
     let asked: TaskInfo =
         world.belay(["run", "-d", "--json", "-c", &format!("sleep {FOREVER} &")]).ok().json();
-    assert_eq!((asked.argv, asked.command, asked.line), (task.argv, task.command, task.line));
+    assert_eq!((asked.spec, asked.command), (task.spec, task.command));
 }
 
 // proves A5
@@ -373,7 +378,7 @@ fn a_shell_that_is_not_known_is_not_asked() {
     let shell = shell.to_str().unwrap();
     let said = world.belay(["run", "--json", "--shell", shell, "-c", "echo a & wait"]).ok();
     let task: TaskInfo = said.json();
-    assert_eq!(task.line.map(|line| line.verdict), Some(LineVerdict::Held));
+    assert_eq!(task.spec.line().map(|line| line.verdict), Some(LineVerdict::Held));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "called -c echo a & wait\n");
 }
 
@@ -386,13 +391,13 @@ fn lines_that_are_too_much_for_a_reader_run_as_written() {
     for (line, shown) in [(deep.as_str(), "deep".to_owned()), (long.as_str(), "x".repeat(100_000))] {
         let said = world.belay(["run", "--json", "-c", line]).ok();
         let task: TaskInfo = said.json();
-        assert_eq!(task.line.map(|line| line.verdict), Some(LineVerdict::Held), "{}", &line[..40]);
+        assert_eq!(task.spec.line().map(|line| line.verdict), Some(LineVerdict::Held), "{}", &line[..40]);
         world.wait_ended(&task.id);
         assert_eq!(world.stdout_of(&task.id), format!("{shown}\n").into_bytes());
     }
     let mut client = world.client();
-    let zero = ReadParams { line: Bytes(b"a\0b".to_vec()), shell: None, cwd: None, env: Vec::new() };
+    let zero = ShellReadParams { line: Bytes(b"a\0b".to_vec()), shell: None, cwd: None, env: Vec::new() };
     assert_eq!(refused(client.call::<ShellRead>(&zero)).data.field.as_deref(), Some("command"));
-    let nameless = ReadParams { line: "a &".into(), shell: Some("".into()), cwd: None, env: Vec::new() };
+    let nameless = ShellReadParams { line: "a &".into(), shell: Some("".into()), cwd: None, env: Vec::new() };
     assert_eq!(refused(client.call::<ShellRead>(&nameless)).data.field.as_deref(), Some("shell"));
 }

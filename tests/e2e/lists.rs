@@ -1,6 +1,6 @@
 //! What is said of a task in a list, or beside another answer, is what is said of it when it is looked at alone.
 
-use belay_protocol::task::{TaskInfo, WaitResult};
+use belay_protocol::task::{TaskInfo, TaskWaitResult};
 
 use belay_testkit::{LONG, wait_until};
 
@@ -20,7 +20,7 @@ fn every_answer_about_a_running_task_says_how_much_it_has_written_and_where_that
 
     let detached: TaskInfo = world.belay(["detach", "--json", &id]).ok().json();
     in_front.finish();
-    let waited: WaitResult = world.belay(["wait", "--json", "--timeout", "1ms", &id]).json();
+    let waited: TaskWaitResult = world.belay(["wait", "--json", "--timeout", "1ms", &id]).json();
     let all = [world.get(&id), listed(), detached, waited.task];
     assert_eq!(all.each_ref().map(said), [(3893, true); 4], "on disk");
 }

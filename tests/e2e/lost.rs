@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use belay_os::signal::Signal;
-use belay_protocol::daemon::{DoctorResult, Topic};
-use belay_protocol::task::{Outcome, OutcomeKind, Status, StopResult, StopVerdict, TaskInfo};
+use belay_protocol::daemon::{DaemonDoctorResult, FindingTopic};
+use belay_protocol::task::{Outcome, OutcomeKind, StopVerdict, TaskInfo, TaskStatus, TaskStopResult};
 use belay_testkit::{LONG, Seen, World, end, example, freeze, is_alive, look_at, send_signal, wait_until};
 
 use rustix::process::{Pid, WaitOptions};
@@ -50,10 +50,10 @@ fn assert_lost(world: &World, tree: &TaskInfo, living: &[Seen], sibling: &TaskIn
     assert_eq!(known, format!("its shim was killed; 5 processes of its tree were found and killed{more}"));
     assert_eq!(world.logs(&tree.id), b"before\n", "what it had written is there");
     let after = world.inspect(&sibling.id);
-    assert_eq!((after.status, after.pid), (Status::Running, sibling.pid), "the sibling is untouched");
+    assert_eq!((after.status, after.pid), (TaskStatus::Running, sibling.pid), "the sibling is untouched");
     assert!(look_at(sibling.pid.unwrap()).is_some());
     let notices =
-        world.belay(["status", "--json"]).ok().json::<belay_protocol::daemon::StatusResult>().notices;
+        world.belay(["status", "--json"]).ok().json::<belay_protocol::daemon::DaemonStatusResult>().notices;
     let told = format!("task {} was lost: {known}", tree.id);
     assert_eq!(notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
 }
@@ -139,9 +139,9 @@ fn a_killed_shim_leaves_neither_socket_nor_cgroup_and_no_other_loses_its_own() {
         let own = PathBuf::from(sibling.held_by.as_ref().unwrap().cgroup.as_ref().unwrap().as_os_str());
         assert!(own.is_dir(), "another shim's");
     }
-    assert_eq!(world.get(&sibling.id).status, Status::Running);
+    assert_eq!(world.get(&sibling.id).status, TaskStatus::Running);
     world.kill_daemon();
-    assert_eq!(world.get(&sibling.id).status, Status::Running, "and its socket is where it was");
+    assert_eq!(world.get(&sibling.id).status, TaskStatus::Running, "and its socket is where it was");
 }
 
 // proves D3
@@ -166,7 +166,7 @@ fn shims_that_are_killed_with_their_daemon_leave_nothing_to_the_next() {
         let kept: Vec<&PathBuf> = before.intersection(after).collect();
         assert_eq!(kept.len(), 1, "the task's own: {kept:?}");
     }
-    assert_eq!(world.get(&task.id).status, Status::Running);
+    assert_eq!(world.get(&task.id).status, TaskStatus::Running);
 }
 
 // proves D3
@@ -208,7 +208,7 @@ fn start_stranger(world: &World) -> (TaskInfo, Seen) {
 fn wait_lost(world: &World, id: &str) -> TaskInfo {
     wait_until("a lost task", LONG, || {
         let task = world.inspect(id);
-        if task.status == Status::Lost { Ok(task) } else { Err(format!("{task:?}")) }
+        if task.status == TaskStatus::Lost { Ok(task) } else { Err(format!("{task:?}")) }
     })
 }
 
@@ -256,9 +256,9 @@ fn one_that_left_no_trace_is_not_claimed_to_be_dead(world: &World) {
     let said = format!("its shim was killed; 1 process of its tree was found and killed{MAYBE_OTHERS}");
     assert_eq!((known, outcome.survivors()), (said.as_str(), &[][..]));
     // Whoever asks beforehand is told as well. (Its code says that a task was lost.)
-    let doctor: DoctorResult = world.belay(["doctor", "--json"]).json();
+    let doctor: DaemonDoctorResult = world.belay(["doctor", "--json"]).json();
     let containment =
-        doctor.findings.into_iter().find(|finding| finding.topic == Topic::Containment).unwrap();
+        doctor.findings.into_iter().find(|finding| finding.topic == FindingTopic::Containment).unwrap();
     let hint = containment.hint.unwrap();
     assert!(hint.contains("an orphan that left its session and cleared its environment is not found"));
 }
@@ -379,7 +379,7 @@ fn whoever_starts_while_shims_die_notices_nothing() {
         });
         while !killing.is_finished() {
             let started = world.run_detached(["true"]);
-            assert_eq!(world.wait_ended(&started).status, Status::Completed);
+            assert_eq!(world.wait_ended(&started).status, TaskStatus::Completed);
             // Read by a process of its own, which must live to answer.
             let said: TaskInfo = world.belay(["run", "--json", "-c", "true a b c &"]).ok().json();
             assert_eq!((said.detached, said.command.as_str()), (true, "true a b c"), "{said:?}");
@@ -460,8 +460,8 @@ fn whoever_has_the_numbers_of_the_dead_is_left_alone() {
             innocent.into_iter().for_each(bury);
             Err(format!("of {numbers:?} one is somebody else's"))
         });
-        let stopped: StopResult = world.belay(["stop", "--kill", "--json", &id]).ok().json();
-        assert_eq!((stopped.result, stopped.status), (StopVerdict::AlreadyEnded, Some(Status::Lost)));
+        let stopped: TaskStopResult = world.belay(["stop", "--kill", "--json", &id]).ok().json();
+        assert_eq!((stopped.result, stopped.status), (StopVerdict::AlreadyEnded, Some(TaskStatus::Lost)));
         world.belay(["down", "--stop-tasks"]).ok();
         for mut child in innocent {
             assert_eq!(child.try_wait().unwrap(), None, "it had a number of the dead, and was killed for it");

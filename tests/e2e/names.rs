@@ -2,8 +2,8 @@
 
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{SessionOpen, TaskGet, TaskStart};
-use belay_protocol::session::OpenParams;
-use belay_protocol::task::{GetParams, StopResult, TaskInfo, WaitResult};
+use belay_protocol::session::SessionOpenParams;
+use belay_protocol::task::{TaskGetParams, TaskInfo, TaskStopResult, TaskWaitResult};
 use belay_testkit::World;
 
 use crate::support::{FOREVER, refused, world};
@@ -12,8 +12,8 @@ fn named(world: &World, name: &str) -> String {
     world.run_detached(["--name", name, "--", "sleep", FOREVER])
 }
 
-fn get(name: &str) -> GetParams {
-    GetParams { id: name.to_owned() }
+fn get(name: &str) -> TaskGetParams {
+    TaskGetParams { id: name.to_owned() }
 }
 
 // proves L8
@@ -22,7 +22,7 @@ fn every_command_takes_the_name_of_a_task() {
     let world = world();
     let id = world.run_detached(["--name", "the web", "--stdin", "--", "cat"]);
     world.belay(["send", "the web", "hello"]).ok();
-    let matched: WaitResult =
+    let matched: TaskWaitResult =
         world.belay(["wait", "--json", "--match", "hello", "--timeout", "1m", "the web"]).ok().json();
     let shown: TaskInfo = world.belay(["inspect", "--json", "the web"]).ok().json();
     let detached: TaskInfo = world.belay(["detach", "--json", "the web"]).ok().json();
@@ -31,7 +31,7 @@ fn every_command_takes_the_name_of_a_task() {
     world.belay(["signal", "CONT", "the web"]).ok();
     let attached = world.spawn(["attach", "the web"]);
     attached.wait_for_stdout("its last lines", |said| said == b"hello\n");
-    let stopped: StopResult = world.belay(["stop", "--json", "the web"]).ok().json();
+    let stopped: TaskStopResult = world.belay(["stop", "--json", "the web"]).ok().json();
     assert_eq!(stopped.id, id);
     attached.finish();
     let last = world.belay(["events", "--task", "the web", "--type", "task.ended"]).ok().line();
@@ -78,7 +78,7 @@ fn an_id_is_no_name_and_nobody_is_told_of_names_beyond_what_is_theirs() {
         assert_eq!((said.code, String::from_utf8(said.stderr).unwrap().as_str()), (Some(2), error));
     }
 
-    let opened = world.client().call::<SessionOpen>(&OpenParams::default()).unwrap();
+    let opened = world.client().call::<SessionOpen>(&SessionOpenParams::default()).unwrap();
     let mut inside = world.client_as(&opened.token);
     assert_eq!(refused(inside.call::<TaskGet>(&get("web"))).data.kind, ErrorKind::NotFound);
     let mut params = world.start_params(&["sleep", FOREVER]);
@@ -97,7 +97,7 @@ fn an_id_is_no_name_and_nobody_is_told_of_names_beyond_what_is_theirs() {
 #[test]
 fn a_beginning_that_fits_two_of_ones_own_is_ambiguous_however_many_others_it_fits() {
     let world = world();
-    let opened = world.client().call::<SessionOpen>(&OpenParams::default()).unwrap();
+    let opened = world.client().call::<SessionOpen>(&SessionOpenParams::default()).unwrap();
     let mut inside = world.client_as(&opened.token);
     let params = world.start_params(&["true"]);
     // Among so many two begin alike, with the first letter of 32.

@@ -2,14 +2,14 @@
 
 use belay_client::Client;
 use belay_protocol::methods::{SessionNotices, TaskStart, TaskStop, TaskWait};
-use belay_protocol::session::{NoticesParams, OpenParams};
-use belay_protocol::task::{self, StartParams};
+use belay_protocol::session::{SessionNoticesParams, SessionOpenParams};
+use belay_protocol::task::{self, TaskStartParams};
 
 use crate::sessions::{get, open, sleeper};
 use crate::support::{stop_of, world};
 
 fn notices(client: &mut Client, id: &str, ack: Option<u64>, wait_ms: u64) -> Vec<(u64, String)> {
-    let params = NoticesParams { id: id.to_owned(), ack, wait_ms, max: None };
+    let params = SessionNoticesParams { id: id.to_owned(), ack, wait_ms, max: None };
     let found = client.call::<SessionNotices>(&params).unwrap();
     found.notices.into_iter().map(|notice| (notice.seq, notice.task.id)).collect()
 }
@@ -18,10 +18,10 @@ fn notices(client: &mut Client, id: &str, ack: Option<u64>, wait_ms: u64) -> Vec
 #[test]
 fn an_end_is_told_once_to_whoever_should_hear_of_it() {
     let world = world();
-    let opened = open(&world, OpenParams::default());
+    let opened = open(&world, SessionOpenParams::default());
     let id = opened.session.id.clone();
     let mut client = world.client_as(&opened.token);
-    let quick = StartParams { session: Some(id.clone()), ..world.start_params(&["true"]) };
+    let quick = TaskStartParams { session: Some(id.clone()), ..world.start_params(&["true"]) };
 
     // Idle: nobody waits when it ends. It is told until it is acknowledged, also by the next daemon.
     let first = world.start(&quick);
@@ -49,14 +49,14 @@ fn an_end_is_told_once_to_whoever_should_hear_of_it() {
     assert_eq!(notices(&mut client, &id, Some(told[1].0), 0), []);
 
     // Waited for by the session itself: the answer is the telling. Also if it had ended before it was asked.
-    let slow = StartParams { session: Some(id.clone()), ..world.start_params(&["sleep", "0.2"]) };
+    let slow = TaskStartParams { session: Some(id.clone()), ..world.start_params(&["sleep", "0.2"]) };
     for params in [&slow, &quick] {
         let task = client.call::<TaskStart>(params).unwrap();
-        client.call::<TaskWait>(&task::WaitParams::for_end(&task.id)).unwrap();
+        client.call::<TaskWait>(&task::TaskWaitParams::for_end(&task.id)).unwrap();
         assert_eq!(notices(&mut client, &id, None, 0), []);
     }
     // In the foreground: the caller has it.
-    let foreground = StartParams { detached: false, answer: task::AnswerWhen::Ended, ..quick };
+    let foreground = TaskStartParams { detached: false, answer: task::AnswerWhen::Ended, ..quick };
     client.call::<TaskStart>(&foreground).unwrap();
     assert_eq!(notices(&mut client, &id, None, 0), []);
 

@@ -4,17 +4,25 @@ use std::collections::BTreeSet;
 
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{OutputRead, TaskWait};
-use belay_protocol::output::{Chunk, From as Begin, Line, ReadParams, ReadResult, StreamName};
-use belay_protocol::task::{Met, Status, WaitParams};
+use belay_protocol::output::{
+    OutputChunk, OutputFrom as Begin, OutputLine, OutputReadParams, OutputReadResult, StreamName,
+};
+use belay_protocol::task::{TaskStatus, TaskWaitParams, WaitMet};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{refused, world};
 
-fn read_of(id: &str) -> ReadParams {
-    ReadParams { id: id.to_owned(), from: Begin::Offset(0), max_bytes: None, stream: None, text: false }
+fn read_of(id: &str) -> OutputReadParams {
+    OutputReadParams {
+        id: id.to_owned(),
+        from: Begin::Offset { offset: 0 },
+        max_bytes: None,
+        stream: None,
+        text: false,
+    }
 }
 
-fn joined(chunks: &[Chunk]) -> Vec<u8> {
+fn joined(chunks: &[OutputChunk]) -> Vec<u8> {
     chunks.iter().flat_map(|chunk| chunk.data.0.clone()).collect()
 }
 
@@ -44,7 +52,7 @@ fn offsets_are_stable_and_reading_takes_nothing_away() {
     // Two readers at once, each at its own place.
     let again = world.read(&read_of(&id));
     assert_eq!(joined(&again.chunks), b"onetwo");
-    let on = world.read(&ReadParams { from: Begin::Offset(begun.next), ..read_of(&id) });
+    let on = world.read(&OutputReadParams { from: Begin::Offset { offset: begun.next }, ..read_of(&id) });
     assert_eq!((joined(&on.chunks).as_slice(), on.chunks[0].offset, on.next), (&b"two"[..], 3, 6));
     open(&last);
     world.wait_ended(&id);
@@ -54,17 +62,18 @@ fn offsets_are_stable_and_reading_takes_nothing_away() {
             (joined(&whole.chunks).as_slice(), whole.next, whole.eof),
             (&b"onetwothree"[..], 11, true)
         );
-        let middle = ReadParams { from: Begin::Offset(4), max_bytes: Some(4), ..read_of(&id) };
+        let middle =
+            OutputReadParams { from: Begin::Offset { offset: 4 }, max_bytes: Some(4), ..read_of(&id) };
         let middle = world.read(&middle);
         assert_eq!((joined(&middle.chunks).as_slice(), middle.next, middle.eof), (&b"woth"[..], 8, false));
-        let end = world.read(&ReadParams { from: Begin::Offset(11), ..read_of(&id) });
+        let end = world.read(&OutputReadParams { from: Begin::Offset { offset: 11 }, ..read_of(&id) });
         assert_eq!((end.chunks.as_slice(), end.next, end.eof), (&[][..], 11, true));
     };
     check();
     check();
     world.kill_daemon();
     check();
-    let beyond = ReadParams { from: Begin::Offset(12), ..read_of(&id) };
+    let beyond = OutputReadParams { from: Begin::Offset { offset: 12 }, ..read_of(&id) };
     let error = refused(world.client().call::<OutputRead>(&beyond));
     let told = (error.data.kind, error.data.field.as_deref(), error.data.from);
     assert_eq!(told, (ErrorKind::Invalid, Some("from"), Some(11)));
@@ -111,8 +120,8 @@ fn the_log_can_be_cut_in_every_way() {
     assert_eq!(logs(&["--grep", "out 6", "--after", "12", "--stream", "stdout"]), "out 6\n");
     let none = world.belay(["logs", &id, "--grep", "nowhere"]);
     assert_eq!((none.code, none.stdout.as_slice()), (Some(1), &b""[..]), "{none}");
-    let lines: Vec<Line> = world.belay(["logs", &id, "--json", "--grep", "err 3"]).ok().json_lines();
-    let found = Line { stream: StreamName::Stderr, offset: 30, text: "err 3".into(), matched: true };
+    let lines: Vec<OutputLine> = world.belay(["logs", &id, "--json", "--grep", "err 3"]).ok().json_lines();
+    let found = OutputLine { stream: StreamName::Stderr, offset: 30, text: "err 3".into(), matched: true };
     assert_eq!(lines.iter().map(|line| (line.offset, line.matched)).collect::<Vec<_>>(), [(30, true)]);
     assert_eq!(lines[0].stream, found.stream);
 }
@@ -128,7 +137,7 @@ fn each_byte_belongs_to_its_stream() {
     let whole = world.read(&read_of(&id));
     assert_eq!(whole.gaps, [] as [[u64; 2]; 0]);
     let of = |stream: StreamName| {
-        let chunks: Vec<Chunk> =
+        let chunks: Vec<OutputChunk> =
             whole.chunks.iter().filter(|chunk| chunk.stream == stream).cloned().collect();
         joined(&chunks)
     };
@@ -156,7 +165,7 @@ fn every_byte_survives_and_a_last_line_needs_no_end() {
     world.wait_ended(&id);
     assert_eq!(world.logs(&id), bytes);
     assert_eq!(world.belay(["logs", "-f", "--raw", &id]).ok().stdout, bytes);
-    let chunks: Vec<Chunk> = world.belay(["logs", "--json", &id]).ok().json_lines();
+    let chunks: Vec<OutputChunk> = world.belay(["logs", "--json", &id]).ok().json_lines();
     assert_eq!(joined(&chunks), bytes);
     assert_eq!(world.belay(["run", "--", "cat", file.to_str().unwrap()]).ok().stdout, bytes);
     assert_eq!(world.belay(["logs", "--raw", "--tail", "1", &id]).ok().stdout, b"\x0b\x0c\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~\x7f".iter().copied().chain(128..=255).chain(b"\xf0\x9f\x98 no end".iter().copied()).collect::<Vec<u8>>());
@@ -175,9 +184,9 @@ fn text_is_never_cut_within_a_character() {
     let mut sizes = BTreeSet::new();
     for max_bytes in 4..=20 {
         let (mut params, mut read) =
-            (ReadParams { text: true, max_bytes: Some(max_bytes), ..read_of(&id) }, String::new());
+            (OutputReadParams { text: true, max_bytes: Some(max_bytes), ..read_of(&id) }, String::new());
         loop {
-            let page: ReadResult = client.call::<OutputRead>(&params).unwrap();
+            let page: OutputReadResult = client.call::<OutputRead>(&params).unwrap();
             let part = String::from_utf8(joined(&page.chunks)).expect("a part that is text by itself");
             assert!(part.len() as u64 <= max_bytes && !part.is_empty(), "{max_bytes}: {part:?}");
             sizes.insert(part.len());
@@ -186,7 +195,7 @@ fn text_is_never_cut_within_a_character() {
             if page.eof {
                 break;
             }
-            params.from = Begin::Offset(page.next);
+            params.from = Begin::Offset { offset: page.next };
         }
         assert_eq!(read, text, "{max_bytes} bytes at a time");
     }
@@ -210,9 +219,9 @@ fn a_grandchild_that_holds_the_pipe_keeps_the_task_running_and_hangs_nobody() {
     });
     let waited = world
         .client()
-        .call::<TaskWait>(&WaitParams { timeout_ms: Some(100), ..WaitParams::for_end(&id) })
+        .call::<TaskWait>(&TaskWaitParams { timeout_ms: Some(100), ..TaskWaitParams::for_end(&id) })
         .unwrap();
-    assert_eq!((waited.met, waited.task.status), (Met::Timeout, Status::Running));
+    assert_eq!((waited.met, waited.task.status), (WaitMet::Timeout, TaskStatus::Running));
     assert_eq!(world.logs(&id), b"now\n");
     let said = world.belay(["wait", "--timeout", "100ms", &id]);
     assert_eq!(said.code, Some(1), "{said}");

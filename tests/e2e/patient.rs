@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
-use belay_protocol::event::{EventInfo, ReadParams as EventsParams};
+use belay_protocol::event::{EventInfo, EventReadParams as EventsParams};
 use belay_protocol::methods::{EventRead, Method, OutputRead, TaskList, TaskWait};
-use belay_protocol::output::{From, ReadParams, StreamName};
-use belay_protocol::task::{ListParams, Met, TaskInfo, WaitParams};
+use belay_protocol::output::{OutputFrom, OutputReadParams, StreamName};
+use belay_protocol::task::{TaskInfo, TaskListParams, TaskWaitParams, WaitMet};
 use belay_testkit::{LONG, World};
 
 pub(crate) struct Patient<'a> {
@@ -49,9 +49,9 @@ impl<'a> Patient<'a> {
     pub(crate) fn wait_ended(&mut self, id: &str) -> TaskInfo {
         let until = Instant::now() + LONG * 2;
         loop {
-            let waited =
-                self.call::<TaskWait>(&WaitParams { timeout_ms: Some(5_000), ..WaitParams::for_end(id) });
-            if waited.met == Met::Ended {
+            let waited = self
+                .call::<TaskWait>(&TaskWaitParams { timeout_ms: Some(5_000), ..TaskWaitParams::for_end(id) });
+            if waited.met == WaitMet::Ended {
                 return waited.task;
             }
             assert!(Instant::now() < until, "the task does not end: {:?}", waited.task);
@@ -63,9 +63,9 @@ impl<'a> Patient<'a> {
     pub(crate) fn output(&mut self, id: &str, stream: StreamName) -> Vec<u8> {
         let (mut from, mut all) = (0, Vec::new());
         loop {
-            let params = ReadParams {
+            let params = OutputReadParams {
                 id: id.to_owned(),
-                from: From::Offset(from),
+                from: OutputFrom::Offset { offset: from },
                 max_bytes: None,
                 stream: Some(stream),
                 text: false,
@@ -82,7 +82,7 @@ impl<'a> Patient<'a> {
 
     /// Every task that is known, by id.
     pub(crate) fn tasks(&mut self) -> BTreeMap<String, TaskInfo> {
-        let mut params = ListParams { all: true, ..ListParams::default() };
+        let mut params = TaskListParams { all: true, ..TaskListParams::default() };
         let mut all = BTreeMap::new();
         loop {
             let page = self.call::<TaskList>(&params);

@@ -2,7 +2,7 @@
 //! sees is looked at; nothing is hoped for.
 
 use belay_os::signal::Signal;
-use belay_protocol::task::{DetachedBy, Status};
+use belay_protocol::task::{DetachedBy, TaskStatus};
 use belay_testkit::{LONG, Modes, PROMPT, Seen, Tmux, World, send_signal, wait_until};
 
 use crate::support::{FOREVER, running, world};
@@ -189,7 +189,7 @@ fn the_size_of_the_window_is_the_size_of_the_terminal() {
     tmux.resize(60, 15);
     tmux.wait_for_text("15 60");
     wait_until("the size in the list", LONG, || {
-        let size = running(&world).pty;
+        let size = running(&world).spec.pty();
         if size.is_some_and(|size| (size.rows, size.cols) == (15, 60)) {
             Ok(())
         } else {
@@ -221,7 +221,7 @@ fn the_prefix_and_d_leave_it_running_and_everything_else_goes_through() {
     let task = running(&world);
     assert_eq!((task.detached, task.id.as_str()), (true, id.as_str()));
     world.belay(["send", &id, "still there", "--eof"]).ok();
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert!(world.logs(&id).ends_with(b"still there\r\nstill there\r\n"));
 }
 
@@ -279,7 +279,7 @@ fn a_terminal_that_goes_away_detaches_the_task() {
         if task.detached_by == Some(DetachedBy::Disconnect) { Ok(()) } else { Err(format!("{task:?}")) }
     });
     world.belay(["send", &id, "--eof"]).ok();
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
 }
 
 // proves T5, K1, K6

@@ -2,14 +2,20 @@
 
 use std::path::Path;
 
-use belay_protocol::daemon::Topic;
+use belay_protocol::daemon::FindingTopic;
 use belay_testkit::World;
 
 use crate::support::world;
 
 /// Every command says the same of this home and this runtime directory, and `doctor` finds it.
 #[track_caller]
-fn assert_useless(world: &World, home: &Path, runtime_dir: Option<&Path>, topic: Topic, told: [&str; 2]) {
+fn assert_useless(
+    world: &World,
+    home: &Path,
+    runtime_dir: Option<&Path>,
+    topic: FindingTopic,
+    told: [&str; 2],
+) {
     let [problem, hint] = told;
     let run = |words: &[&str]| {
         world.belay_with(words, |command| {
@@ -42,11 +48,17 @@ fn a_home_that_is_no_directory_or_cannot_become_one() {
     let way_out = |what: &str| format!("remove {what}, or set BELAY_HOME to a directory of yours");
     let is = |path: &Path, what: &str| format!("the home {} {what}", path.display());
     for (at, what) in [(&file, "is not a directory"), (&link, "is a symbolic link to nothing")] {
-        assert_useless(&world, at, None, Topic::Home, [&is(at, what), &way_out("it")]);
+        assert_useless(&world, at, None, FindingTopic::Home, [&is(at, what), &way_out("it")]);
         let below = at.join("deep/below");
         let problem = is(&below, &format!("cannot be made: {} {what}", at.display()));
-        assert_useless(&world, &below, None, Topic::Home, [&problem, &way_out(&at.display().to_string())]);
-        assert_useless(&world, at, Some(world.home()), Topic::Home, [&is(at, what), &way_out("it")]);
+        assert_useless(
+            &world,
+            &below,
+            None,
+            FindingTopic::Home,
+            [&problem, &way_out(&at.display().to_string())],
+        );
+        assert_useless(&world, at, Some(world.home()), FindingTopic::Home, [&is(at, what), &way_out("it")]);
     }
     assert!(file.is_file() && link.is_symlink(), "nothing was touched");
     // A link to a directory is as good as a directory.
@@ -71,9 +83,21 @@ fn a_runtime_directory_that_is_no_directory_or_cannot_become_one() {
     let [is_file, below] = ["", "/deep/below"].map(|below| format!("the runtime directory {shown}{below}"));
     let way_out = "or set BELAY_RUNTIME_DIR to a directory of yours";
     let told = [format!("{is_file} is not a directory"), format!("remove it, {way_out}")];
-    assert_useless(&world, world.home(), Some(&file), Topic::Socket, told.each_ref().map(String::as_str));
+    assert_useless(
+        &world,
+        world.home(),
+        Some(&file),
+        FindingTopic::Socket,
+        told.each_ref().map(String::as_str),
+    );
     let told =
         [format!("{below} cannot be made: {shown} is not a directory"), format!("remove {shown}, {way_out}")];
     let deep = file.join("deep/below");
-    assert_useless(&world, world.home(), Some(&deep), Topic::Socket, told.each_ref().map(String::as_str));
+    assert_useless(
+        &world,
+        world.home(),
+        Some(&deep),
+        FindingTopic::Socket,
+        told.each_ref().map(String::as_str),
+    );
 }

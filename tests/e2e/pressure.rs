@@ -2,8 +2,8 @@
 
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{OutputRead, TaskStart};
-use belay_protocol::output::{From as Begin, ReadParams};
-use belay_protocol::task::{OutcomeKind, Status};
+use belay_protocol::output::{OutputFrom as Begin, OutputReadParams};
+use belay_protocol::task::{OutcomeKind, TaskStatus};
 use belay_testkit::{LONG, World, look_at, wait_until};
 
 use crate::support::{builder, refused, world};
@@ -29,8 +29,8 @@ fn check_all(world: &World, id: &str) -> (u64, Vec<[u64; 2]>) {
     let mut client = world.client();
     let (mut at, mut kept, mut gaps) = (0, 0, Vec::new());
     loop {
-        let from = Begin::Offset(at);
-        let params = ReadParams { id: id.to_owned(), from, max_bytes: None, stream: None, text: false };
+        let from = Begin::Offset { offset: at };
+        let params = OutputReadParams { id: id.to_owned(), from, max_bytes: None, stream: None, text: false };
         let page = client.call::<OutputRead>(&params).unwrap();
         for chunk in &page.chunks {
             let length = chunk.data.0.len() as u64;
@@ -71,7 +71,7 @@ fn a_quota_keeps_head_and_tail_and_marks_the_exact_gap() {
     std::fs::write(&gate, "go\n").unwrap();
     let ended = world.wait_ended(&id);
     let outcome = ended.outcome.unwrap();
-    assert_eq!((ended.status, outcome.exit_code(), outcome.capture()), (Status::Failed, Some(6), None));
+    assert_eq!((ended.status, outcome.exit_code(), outcome.capture()), (TaskStatus::Failed, Some(6), None));
 
     let (kept, gaps) = check_all(&world, &id);
     assert_eq!(gaps, ended.output.gaps);
@@ -104,7 +104,7 @@ fn a_full_disk_costs_output_and_nothing_else() {
     let outcome = ended.outcome.unwrap();
     assert_eq!(
         (ended.status, outcome.kind(), outcome.exit_code()),
-        (Status::Failed, OutcomeKind::Exited, Some(5))
+        (TaskStatus::Failed, OutcomeKind::Exited, Some(5))
     );
     let fault = outcome.capture().expect("what could not be captured is told");
     assert_eq!(fault.message, "No space left on device (os error 28)");
@@ -118,7 +118,7 @@ fn a_full_disk_costs_output_and_nothing_else() {
 
     // A start is refused with the reason, or works; it never hangs and leaves nothing behind.
     match world.client().call::<TaskStart>(&world.start_params(&["true"])) {
-        Ok(task) => assert_eq!(world.wait_ended(&task.id).status, Status::Completed),
+        Ok(task) => assert_eq!(world.wait_ended(&task.id).status, TaskStatus::Completed),
         error => {
             assert_eq!(refused(error).data.kind, ErrorKind::DiskFull);
             assert_eq!(world.status().tasks_live, 0);
@@ -152,7 +152,7 @@ fn a_flood_is_captured_to_the_last_byte() {
     std::fs::write(&file, &bytes).unwrap();
     let id = world.run_detached(["cat", file.to_str().unwrap()]);
     let ended = world.wait_ended(&id);
-    assert_eq!((ended.status, ended.output.bytes), (Status::Completed, bytes.len() as u64));
+    assert_eq!((ended.status, ended.output.bytes), (TaskStatus::Completed, bytes.len() as u64));
     assert_eq!(ended.output.gaps, [] as [[u64; 2]; 0]);
     assert!(world.logs(&id) == bytes, "the log differs from what was written");
     let peak = look_at(world.daemon_pid()).unwrap().peak_kib;

@@ -2,8 +2,8 @@
 
 use belay_os::signal::Signal;
 use belay_protocol::methods::OutputFollow;
-use belay_protocol::output::{FollowParams, From as Begin};
-use belay_protocol::task::Status;
+use belay_protocol::output::{OutputFollowParams, OutputFrom as Begin};
+use belay_protocol::task::TaskStatus;
 use belay_testkit::{LONG, Running, wait_until};
 
 use crate::support::{FOREVER, running, stop_of, world};
@@ -19,7 +19,11 @@ fn a_follower_that_leaves_amid_the_noise_keeps_nobody_waiting() {
     for _ in 0..3 {
         let mut follower = world.client();
         follower
-            .call::<OutputFollow>(&FollowParams { id: id.clone(), from: Begin::Offset(0), stream: None })
+            .call::<OutputFollow>(&OutputFollowParams {
+                id: id.clone(),
+                from: Begin::Offset { offset: 0 },
+                stream: None,
+            })
             .unwrap();
         // It has read something, and is gone with the rest unread.
         follower.next_notification(None).unwrap();
@@ -29,7 +33,7 @@ fn a_follower_that_leaves_amid_the_noise_keeps_nobody_waiting() {
     assert_eq!(quick.stdout, b"1\n");
     // A daemon that is busy with readers who are not there answers nobody.
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     wait_until("no client but this one", LONG, || {
         let clients = world.status().clients;
         if clients <= 1 { Ok(()) } else { Err(format!("{clients} clients")) }
@@ -61,7 +65,7 @@ fn the_killed_caller_of_a_noisy_command_takes_it_along() {
         let task = running(&world);
         world.wait_for_output(&task.id, "more than the pipe holds", |said| said.len() > 2 << 20);
         caller.signal(Signal::KILL);
-        assert_eq!(world.wait_ended(&task.id).status, Status::Cancelled, "{words:?}");
+        assert_eq!(world.wait_ended(&task.id).status, TaskStatus::Cancelled, "{words:?}");
         drop(caller);
     }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use belay_client::{Client, Message, decode};
 use belay_os::signal::Signal;
-use belay_protocol::config::SetParams;
-use belay_protocol::daemon::{GcParams, GcResult, StatusParams};
+use belay_protocol::config::ConfigSetParams;
+use belay_protocol::daemon::{DaemonGcParams, DaemonGcResult, DaemonStatusParams};
 use belay_protocol::event::EventKind;
 use belay_protocol::methods::{ConfigSet, DaemonGc, DaemonStatus, Method, TaskStart};
-use belay_protocol::task::{AnswerWhen, StartParams, Status, TaskInfo};
+use belay_protocol::task::{AnswerWhen, TaskInfo, TaskStartParams, TaskStatus};
 use belay_testkit::{LONG, World, look_at, send_signal, wait_until};
 
 use crate::patient::Patient;
@@ -25,11 +25,11 @@ fn known(world: &World) -> (BTreeSet<String>, BTreeSet<String>) {
 
 fn run_to_end(world: &World, argv: &[&str]) -> String {
     let id = world.start(&world.start_params(argv)).id;
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     id
 }
 
-fn gc(world: &World, args: &[&str]) -> GcResult {
+fn gc(world: &World, args: &[&str]) -> DaemonGcResult {
     world.belay([&["gc", "--json"], args].concat()).ok().json()
 }
 
@@ -69,7 +69,7 @@ fn more_ended_tasks_than_the_rule_allows_go_oldest_first() {
     let live_ids: BTreeSet<String> = live.iter().map(|task| task.id.clone()).collect();
     assert_eq!(known(&world), (live_ids.clone(), live_ids));
     for task in &live {
-        assert_eq!(world.get(&task.id).status, Status::Running);
+        assert_eq!(world.get(&task.id).status, TaskStatus::Running);
         assert!(look_at(task.pid.unwrap()).is_some());
         assert_eq!(world.logs(&task.id), b"alive\n");
     }
@@ -105,7 +105,7 @@ fn what_is_older_than_the_rule_allows_goes() {
         if removed.is_empty() { Err("nothing is old enough".to_owned()) } else { Ok(removed) }
     });
     assert_eq!(removed, [ended]);
-    assert_eq!(world.get(&live.id).status, Status::Running);
+    assert_eq!(world.get(&live.id).status, TaskStatus::Running);
 }
 
 /// The answer that comes next.
@@ -154,7 +154,7 @@ fn the_rules_are_kept_without_anybody_asking() {
     run_many(&world, 20);
     world.kill_daemon();
     few(6);
-    assert_eq!(world.get(&live.id).status, Status::Running);
+    assert_eq!(world.get(&live.id).status, TaskStatus::Running);
 }
 
 // proves D8
@@ -203,16 +203,16 @@ fn rules_that_are_changed_are_applied_to_the_end_without_anybody_asking() {
     const MANY: u64 = 700;
     let world = world();
     let (mut setting, mut asking) = (world.client(), world.client());
-    let params = StartParams { answer: AnswerWhen::Ended, ..world.start_params(&["true"]) };
+    let params = TaskStartParams { answer: AnswerWhen::Ended, ..world.start_params(&["true"]) };
     for _ in 0..MANY {
         setting.call::<TaskStart>(&params).unwrap();
     }
     // Both are there when the daemon looks, and the change came first.
     let daemon = world.daemon().unwrap().identity;
     send_signal(daemon, Signal::STOP);
-    let rule = SetParams { key: "retention.tasks".to_owned(), value: 5.into() };
+    let rule = ConfigSetParams { key: "retention.tasks".to_owned(), value: 5.into() };
     setting.send::<ConfigSet>(&rule).unwrap();
-    asking.send::<DaemonStatus>(&StatusParams::default()).unwrap();
+    asking.send::<DaemonStatus>(&DaemonStatusParams::default()).unwrap();
     send_signal(daemon, Signal::CONT);
     let left = answer::<DaemonStatus>(&mut asking).tasks_ended;
     assert!((6..=MANY).contains(&left), "{left} of {MANY} were left");
@@ -230,15 +230,15 @@ fn whoever_asks_during_a_long_collection_is_answered() {
     const MANY: u64 = 1_200;
     let world = world();
     let (mut collecting, mut asking) = (world.client(), world.client());
-    let params = StartParams { answer: AnswerWhen::Ended, ..world.start_params(&["true"]) };
+    let params = TaskStartParams { answer: AnswerWhen::Ended, ..world.start_params(&["true"]) };
     for _ in 0..MANY {
         collecting.call::<TaskStart>(&params).unwrap();
     }
     // Both are there when the daemon looks, and the collection came first: it is under way when the other is answered.
     let daemon = world.daemon().unwrap().identity;
     send_signal(daemon, Signal::STOP);
-    collecting.send::<DaemonGc>(&GcParams { all: true, dry_run: false }).unwrap();
-    asking.send::<DaemonStatus>(&StatusParams::default()).unwrap();
+    collecting.send::<DaemonGc>(&DaemonGcParams { all: true, dry_run: false }).unwrap();
+    asking.send::<DaemonStatus>(&DaemonStatusParams::default()).unwrap();
     send_signal(daemon, Signal::CONT);
     let left = answer::<DaemonStatus>(&mut asking).tasks_ended;
     assert!((1..=MANY).contains(&left), "{left} of {MANY} were left");

@@ -6,10 +6,12 @@ use belay_protocol::error::ErrorKind;
 use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::{ClockName, ExitStatus};
 use belay_protocol::methods::{TaskStart, TaskWrite};
-use belay_protocol::task::{AttemptInfo, OutcomeKind, StartParams, Status, TaskInfo, WriteParams};
+use belay_protocol::task::{
+    AttemptInfo, OutcomeKind, TaskInfo, TaskStartParams, TaskStatus, TaskWriteParams,
+};
 use belay_testkit::{LONG, World, wait_until};
 
-use crate::support::{FOREVER, refused, stop_of, world};
+use crate::support::{FOREVER, refused, stop_of, with_shell, world};
 
 /// A script that counts its runs in a file before it does anything else.
 fn counting(world: &World, then: &str) -> (PathBuf, String) {
@@ -30,7 +32,7 @@ fn wait_for_runs(count: &PathBuf, expected: usize) {
 }
 
 #[track_caller]
-fn wait_for_status(world: &World, id: &str, status: Status) -> TaskInfo {
+fn wait_for_status(world: &World, id: &str, status: TaskStatus) -> TaskInfo {
     wait_until("the status", LONG, || {
         let task = world.get(id);
         if task.status == status { Ok(task) } else { Err(format!("{task:?}")) }
@@ -43,7 +45,7 @@ fn run_detached(world: &World, options: &[&str], script: &str) -> String {
 
 /// So many attempts after the first, and what the last failure was.
 const fn attempt(number: u32, of: u32, code: i32) -> AttemptInfo {
-    AttemptInfo { number, of, last: Some(ExitStatus::Code(code)) }
+    AttemptInfo { number, of, last: Some(ExitStatus::Code { code }) }
 }
 
 /// Long enough for anything that was going to begin meanwhile.
@@ -62,7 +64,7 @@ fn what_fails_twice_and_then_succeeds_has_completed() {
     assert_eq!(run.stdout, written.as_bytes());
     assert_eq!(runs(&count), 3);
     let [task] = world.belay(["ps", "-a", "--json"]).ok().json_lines::<TaskInfo>().try_into().unwrap();
-    assert_eq!((task.status, task.attempt), (Status::Completed, Some(attempt(3, 6, 1))));
+    assert_eq!((task.status, task.attempt), (TaskStatus::Completed, Some(attempt(3, 6, 1))));
     // It has run since its first attempt: twice 20 ms lie in between.
     assert!(task.ended_at.unwrap().0 - task.started_at.unwrap().0 + 5 >= 40, "{task:?}");
     assert_eq!(world.logs(&task.id), written.as_bytes());
@@ -76,7 +78,7 @@ fn what_fails_twice_and_then_succeeds_has_completed() {
     let expected = |attempt| Event::TaskAttemptEnded {
         task: task.id.clone(),
         session: task.session.clone(),
-        exit: ExitStatus::Code(1),
+        exit: ExitStatus::Code { code: 1 },
         attempt,
         next_ms: 20,
     };
@@ -93,7 +95,7 @@ fn when_no_attempt_is_left_the_last_one_is_the_end() {
     let outcome = task.outcome.unwrap();
     assert_eq!(
         (task.status, outcome.kind(), outcome.exit_code()),
-        (Status::Failed, OutcomeKind::Exited, Some(9))
+        (TaskStatus::Failed, OutcomeKind::Exited, Some(9))
     );
     assert_eq!((task.attempt, outcome.receipt()), (Some(attempt(3, 3, 8)), None));
     let_time_pass(&world, "0.3");
@@ -113,7 +115,7 @@ fn what_ends_of_a_foreign_signal_is_run_again_and_each_tree_is_empty_before_the_
     let (_, script) = counting(&world, &script);
     let id = run_detached(&world, &["--retry", "1", "--retry-delay", "0s"], &script);
     let task = world.wait_ended(&id);
-    assert_eq!(task.status, Status::Completed);
+    assert_eq!(task.status, TaskStatus::Completed);
     let Some(AttemptInfo { number: 2, of: 2, last: Some(ExitStatus::Signal { number: 11, .. }) }) =
         task.attempt
     else {
@@ -128,18 +130,18 @@ fn a_stop_between_two_attempts_ends_it_for_good() {
     let world = world();
     let (count, script) = counting(&world, "exit 1");
     let id = run_detached(&world, &["--retry", "9", "--retry-delay", "1500ms"], &script);
-    let task = wait_for_status(&world, &id, Status::Resting);
+    let task = wait_for_status(&world, &id, TaskStatus::Retrying);
     assert_eq!((task.pid, task.leader, task.processes), (None, None, Some(Vec::new())));
     assert!(task.clocks.retry.unwrap().remaining_ms.is_some());
     let begun = task.attempt.unwrap().number;
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     let receipt = stopped.receipt.unwrap();
     assert_eq!((receipt.signals.len(), receipt.survivors.len()), (0, 0));
     assert!(receipt.empty_at.is_some());
     let_time_pass(&world, "2");
     assert_eq!(runs(&count), begun as usize);
-    assert_eq!(world.get(&id).status, Status::Cancelled);
+    assert_eq!(world.get(&id).status, TaskStatus::Cancelled);
 }
 
 // proves K9
@@ -149,10 +151,10 @@ fn a_stop_of_a_later_attempt_ends_it_for_good() {
     let (count, script) = counting(&world, &format!("test $n = 2 && sleep {FOREVER}; exit 1"));
     let id = run_detached(&world, &["--retry", "9", "--retry-delay", "20ms"], &script);
     wait_for_runs(&count, 2);
-    let task = wait_for_status(&world, &id, Status::Running);
+    let task = wait_for_status(&world, &id, TaskStatus::Running);
     assert_eq!(task.attempt, Some(attempt(2, 10, 1)));
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     world.wait_dead("the second attempt", task.pid.unwrap());
     let_time_pass(&world, "0.3");
@@ -165,11 +167,11 @@ fn the_next_attempt_begins_without_a_daemon() {
     let world = world();
     let (count, script) = counting(&world, &format!("echo $n; test $n = 2 && sleep {FOREVER}; exit 5"));
     let id = run_detached(&world, &["--retry", "9", "--retry-delay", "300ms"], &script);
-    wait_for_status(&world, &id, Status::Resting);
+    wait_for_status(&world, &id, TaskStatus::Retrying);
     world.kill_daemon();
     wait_for_runs(&count, 2);
     assert_eq!(world.daemon(), None, "it was run again by nobody but its shim");
-    let task = wait_for_status(&world, &id, Status::Running);
+    let task = wait_for_status(&world, &id, TaskStatus::Running);
     assert_eq!(task.attempt, Some(attempt(2, 10, 5)));
     assert_eq!(world.logs(&id), b"1\n2\n");
     let mut events = world.events_of(&id);
@@ -182,7 +184,7 @@ fn the_next_attempt_begins_without_a_daemon() {
         EventKind::TaskStarted,
     ];
     assert_eq!(events, told);
-    assert_eq!(world.stop(&stop_of(&id)).status, Some(Status::Cancelled));
+    assert_eq!(world.stop(&stop_of(&id)).status, Some(TaskStatus::Cancelled));
     assert_eq!(runs(&count), 2);
 }
 
@@ -195,7 +197,7 @@ fn an_end_after_many_attempts_without_a_daemon_is_told_to_the_next() {
     world.kill_daemon();
     wait_for_runs(&count, 4);
     let task = world.wait_ended(&id);
-    assert_eq!((task.status, task.attempt), (Status::Failed, Some(attempt(4, 4, 5))));
+    assert_eq!((task.status, task.attempt), (TaskStatus::Failed, Some(attempt(4, 4, 5))));
     assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskEnded).count(), 1);
     assert_eq!(world.events_of(&id).iter().filter(|kind| **kind == EventKind::TaskStarted).count(), 4);
 }
@@ -208,7 +210,7 @@ fn the_time_limit_counts_over_all_attempts() {
     let id = run_detached(&world, &["--retry", "9", "--retry-delay", "1h", "--timeout", "300ms"], &script);
     let task = world.wait_ended(&id);
     let outcome = task.outcome.unwrap();
-    assert_eq!((task.status, outcome.clock()), (Status::TimedOut, Some(ClockName::Timeout)));
+    assert_eq!((task.status, outcome.clock()), (TaskStatus::TimedOut, Some(ClockName::Timeout)));
     assert_eq!(outcome.receipt().unwrap().signals, []);
     assert_eq!(runs(&count), 1);
 }
@@ -222,13 +224,13 @@ fn a_task_between_two_attempts_can_be_detached() {
     run.wait_for_stdout("the first attempt", |heard| heard == b"1\n");
     let id = wait_until("the task", LONG, || {
         let tasks: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-        let found = tasks.into_iter().find(|task| task.status == Status::Resting);
+        let found = tasks.into_iter().find(|task| task.status == TaskStatus::Retrying);
         found.map(|task| task.id).ok_or_else(String::new)
     });
     world.belay(["detach", &id]).ok();
     assert_eq!(run.finish().code, Some(0));
     let task = world.wait_ended(&id);
-    assert_eq!((task.status, task.detached, runs(&count)), (Status::Completed, true, 2));
+    assert_eq!((task.status, task.detached, runs(&count)), (TaskStatus::Completed, true, 2));
     assert_eq!(world.logs(&id), b"1\n2\n", "nothing of it was lost");
 }
 
@@ -238,7 +240,7 @@ fn every_attempt_has_a_terminal_of_its_own() {
     let world = world();
     let (_, script) = counting(&world, "tty > /dev/null && echo $n; test $n = 2");
     let id = run_detached(&world, &["--pty", "--retry", "1", "--retry-delay", "0s"], &script);
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert_eq!(world.logs(&id), b"1\r\n2\r\n");
 }
 
@@ -249,9 +251,9 @@ fn every_attempt_has_a_standard_input_of_its_own() {
     let (_, script) = counting(&world, "read word; echo $n:$word; exit 1");
     let id = run_detached(&world, &["--stdin", "--retry", "2", "--retry-delay", "2s"], &script);
     world.belay(["send", &id, "one"]).ok();
-    wait_for_status(&world, &id, Status::Resting);
+    wait_for_status(&world, &id, TaskStatus::Retrying);
     let params =
-        WriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None, room_ms: None };
+        TaskWriteParams { id: id.clone(), data: "nobody\n".into(), close: false, key: None, room_ms: None };
     let error = refused(world.client().call::<TaskWrite>(&params));
     assert_eq!(error.data.kind, ErrorKind::Busy);
     assert_eq!(error.message, "the task is between two attempts and does not read its standard input");
@@ -269,8 +271,8 @@ fn every_attempt_has_a_standard_input_of_its_own() {
 fn what_cannot_be_run_again_is_refused() {
     let world = world();
     let plain = world.start_params(&["true"]);
-    let again = |retries| StartParams { retries, ..plain.clone() };
-    let refuse = |params: StartParams| {
+    let again = |retries| TaskStartParams { retries, ..plain.clone() };
+    let refuse = |params: TaskStartParams| {
         let error = refused(world.client().call::<TaskStart>(&params));
         assert_eq!(error.data.kind, ErrorKind::Invalid);
         (error.data.field.unwrap(), error.message)
@@ -278,15 +280,15 @@ fn what_cannot_be_run_again_is_refused() {
     let told = |field: &str, message: &str| (field.to_owned(), message.to_owned());
     assert_eq!(refuse(again(1_001)), told("retries", "at most 1000 retries are allowed"));
     assert_eq!(
-        refuse(StartParams { stdin_from: Some("x".to_owned()), ..again(1) }),
+        refuse(with_shell(again(1), |shell| shell.stdin_from = Some("x".to_owned()))),
         told("retries", "retries cannot be combined with stdin_from, which can be read only once")
     );
     assert_eq!(
-        refuse(StartParams { retry_delay_ms: Some(5), ..again(0) }),
+        refuse(TaskStartParams { retry_delay_ms: Some(5), ..again(0) }),
         told("retry_delay_ms", "retry_delay_ms has no effect without retries")
     );
     // A token compares it, too.
-    let named = |retries| StartParams { token: Some("one".to_owned()), ..again(retries) };
+    let named = |retries| TaskStartParams { token: Some("one".to_owned()), ..again(retries) };
     world.start(&named(1));
     let error = refused(world.client().call::<TaskStart>(&named(2)));
     assert_eq!(error.data.kind, ErrorKind::Conflict);

@@ -7,13 +7,15 @@ use belay_protocol::event;
 use belay_protocol::methods::{
     EventRead, OutputRead, SessionOpen, TaskGet, TaskList, TaskStart, TaskStop, TaskWrite,
 };
-use belay_protocol::output::{From, ReadParams};
-use belay_protocol::session::{Defaults, OpenParams};
-use belay_protocol::task::{GetParams, ListParams, StartParams, Status, StopVerdict, TaskInfo, WriteParams};
+use belay_protocol::output::{OutputFrom, OutputReadParams};
+use belay_protocol::session::{SessionDefaults, SessionOpenParams};
+use belay_protocol::task::{
+    StopVerdict, TaskGetParams, TaskInfo, TaskListParams, TaskStartParams, TaskStatus, TaskWriteParams,
+};
 use belay_testkit::{Output, World};
 
 use crate::sessions::open;
-use crate::support::{FOREVER, refused, stop_of, world};
+use crate::support::{FOREVER, refused, stop_of, with_stdin, world};
 
 /// Runs a line of shell inside a task of its own, as an agent would; `$BELAY` is the command.
 fn inside(world: &World, line: &str) -> Output {
@@ -41,17 +43,17 @@ fn what_runs_inside_a_task_sees_and_stops_its_own_subtree_and_nothing_else() {
     assert_eq!(said.code, Some(1));
     let told = format!("{foreign} not permitted: this task is not yours to stop\n");
     assert_eq!(String::from_utf8(said.stderr).unwrap(), told);
-    assert_eq!(world.get(&foreign).status, Status::Running);
+    assert_eq!(world.get(&foreign).status, TaskStatus::Running);
     // Not even by the beginning of its name.
     let said = inside(&world, &format!(r#""$BELAY" stop {}"#, &foreign[..8]));
     assert_eq!(said.code, Some(1), "{said}");
-    assert_eq!(world.get(&foreign).status, Status::Running);
+    assert_eq!(world.get(&foreign).status, TaskStatus::Running);
     // What it starts is its own.
     let line = format!(
         r#"id=$("$BELAY" run -d -- sleep {FOREVER}) && "$BELAY" stop "$id" >/dev/null && echo "$id""#
     );
     let own = inside(&world, &line).ok().line();
-    assert_eq!(world.wait_ended(&own).status, Status::Cancelled);
+    assert_eq!(world.wait_ended(&own).status, TaskStatus::Cancelled);
     let outcome = world.get(&own).outcome.unwrap();
     let actor = outcome.actor().unwrap();
     assert_eq!(actor, format!("task:{}", world.get(&own).parent.unwrap()));
@@ -73,21 +75,21 @@ fn a_task_cannot_speak_as_a_person_by_forgetting_who_it_is() {
     ] {
         let line = if how.contains("exit") { how } else { format!("{how} stop {foreign}") };
         inside(&world, &line);
-        assert_eq!(world.get(&foreign).status, Status::Running, "{line}");
+        assert_eq!(world.get(&foreign).status, TaskStatus::Running, "{line}");
     }
     // Not even in the moment after it has killed its own holder.
     for _ in 0..3 {
         let line = format!("kill -9 $PPID; while :; do {bare} stop {foreign} >/dev/null 2>&1; done");
         inside(&world, &line);
-        assert_eq!(world.get(&foreign).status, Status::Running);
+        assert_eq!(world.get(&foreign).status, TaskStatus::Running);
     }
     for verb in ["down --stop-tasks", "gc --all", "doctor"] {
         let said = inside(&world, &format!("{bare} {verb}"));
         assert_eq!(said.code, Some(1), "{verb}: {said}");
     }
-    assert_eq!(world.get(&foreign).status, Status::Running);
+    assert_eq!(world.get(&foreign).status, TaskStatus::Running);
     // With a token of somebody above it, it speaks for nobody.
-    let outer = open(&world, OpenParams::default());
+    let outer = open(&world, SessionOpenParams::default());
     let line = format!("BELAY_TOKEN='{}' \"$BELAY\" ps", outer.token);
     let said = inside(&world, &line);
     assert_eq!(said.code, Some(1), "{said}");
@@ -97,38 +99,42 @@ fn a_task_cannot_speak_as_a_person_by_forgetting_who_it_is() {
 #[test]
 fn a_token_narrows_a_connection_to_its_session() {
     let world = world();
-    let (one, other) = (open(&world, OpenParams::default()), open(&world, OpenParams::default()));
+    let (one, other) =
+        (open(&world, SessionOpenParams::default()), open(&world, SessionOpenParams::default()));
     let mut client = world.client_as(&one.token);
     assert_eq!(client.hello().unwrap().scope, ScopeInfo::Session { id: one.session.id.clone() });
-    let params = StartParams { stdin: true, ..world.start_params(&["cat"]) };
+    let params = with_stdin(world.start_params(&["cat"]));
     let own = client.call::<TaskStart>(&params).unwrap();
     assert_eq!((own.session.as_str(), own.parent.as_deref()), (one.session.id.as_str(), None));
     let foreign = world.client_as(&other.token).call::<TaskStart>(&params).unwrap();
     let listed = |client: &mut belay_client::Client| {
-        ids(client.call::<TaskList>(&ListParams { all: true, ..ListParams::default() }).unwrap().tasks)
+        ids(client
+            .call::<TaskList>(&TaskListParams { all: true, ..TaskListParams::default() })
+            .unwrap()
+            .tasks)
     };
     assert_eq!(listed(&mut client), [own.id.as_str()]);
     assert_eq!(listed(&mut world.client()), [foreign.id.as_str(), own.id.as_str()]);
-    let get = GetParams { id: foreign.id.clone() };
+    let get = TaskGetParams { id: foreign.id.clone() };
     assert_eq!(refused(client.call::<TaskGet>(&get)).data.kind, ErrorKind::NotPermitted);
-    let read = ReadParams {
+    let read = OutputReadParams {
         id: foreign.id.clone(),
-        from: From::Offset(0),
+        from: OutputFrom::Offset { offset: 0 },
         max_bytes: None,
         stream: None,
         text: false,
     };
     assert_eq!(refused(client.call::<OutputRead>(&read)).data.kind, ErrorKind::NotPermitted);
     let write =
-        WriteParams { id: foreign.id.clone(), data: "x".into(), close: false, key: None, room_ms: None };
+        TaskWriteParams { id: foreign.id.clone(), data: "x".into(), close: false, key: None, room_ms: None };
     assert_eq!(refused(client.call::<TaskWrite>(&write)).data.kind, ErrorKind::NotPermitted);
     let stopped = client.call::<TaskStop>(&stop_of(&foreign.id)).unwrap();
     assert_eq!(stopped.result, StopVerdict::NotPermitted);
     // Nor can it start something in a session that is not its own.
-    let elsewhere = StartParams { session: Some(other.session.id), ..params };
+    let elsewhere = TaskStartParams { session: Some(other.session.id), ..params };
     assert_eq!(refused(client.call::<TaskStart>(&elsewhere)).data.kind, ErrorKind::NotFound);
     // Its events are those of its own tasks, under the numbers that they have for everybody.
-    let all = event::ReadParams::default();
+    let all = event::EventReadParams::default();
     let seen = client.call::<EventRead>(&all).unwrap();
     let others = world.client().call::<EventRead>(&all).unwrap().events;
     let mine = |event: &event::EventInfo| event.event.session() == Some(one.session.id.as_str());
@@ -141,8 +147,10 @@ fn a_token_narrows_a_connection_to_its_session() {
 #[test]
 fn what_runs_inside_a_session_cannot_change_the_policy_that_binds_it() {
     let world = world();
-    let defaults = Defaults { ttl_ms: Some(60_000), grace_ms: Some(500), ..Defaults::default() };
-    let opened = open(&world, OpenParams { defaults, max_tasks: Some(3), ..OpenParams::default() });
+    let defaults =
+        SessionDefaults { ttl_ms: Some(60_000), grace_ms: Some(500), ..SessionDefaults::default() };
+    let opened =
+        open(&world, SessionOpenParams { defaults, max_tasks: Some(3), ..SessionOpenParams::default() });
     let id = opened.session.id.clone();
     let belay = world.program().to_str().unwrap();
     let try_inside =
@@ -172,15 +180,16 @@ fn what_runs_inside_a_session_cannot_change_the_policy_that_binds_it() {
     try_inside(r#""$BELAY" sessions show "$BELAY_SESSION" >/dev/null"#).ok();
     let mut client = world.client_as(&opened.token);
     client
-        .call::<belay_protocol::methods::SessionClose>(&belay_protocol::session::CloseParams {
+        .call::<belay_protocol::methods::SessionClose>(&belay_protocol::session::SessionCloseParams {
             id: id.clone(),
             on_end: None,
             reason: None,
             actor: None,
         })
         .unwrap();
-    let reopened = open(&world, OpenParams { defaults, ..OpenParams::default() });
-    let longer = StartParams { ttl_ms: Some(600_000), keep: true, ..world.start_params(&["sleep", FOREVER]) };
+    let reopened = open(&world, SessionOpenParams { defaults, ..SessionOpenParams::default() });
+    let longer =
+        TaskStartParams { ttl_ms: Some(600_000), keep: true, ..world.start_params(&["sleep", FOREVER]) };
     world.client_as(&reopened.token).call::<TaskStart>(&longer).unwrap();
 }
 
@@ -214,7 +223,7 @@ fn a_cascade_stops_what_was_started_below_leaf_first_and_without_it_they_stay() 
         "{shown}"
     );
     let told = world.belay(["stop", "--cascade", "--json", &root]).ok();
-    let told: belay_protocol::task::StopResult = told.json();
+    let told: belay_protocol::task::TaskStopResult = told.json();
     let order: Vec<&str> = told.below.iter().map(|below| below.id.as_str()).collect();
     assert_eq!((order, told.id.as_str()), (vec![leaf.as_str(), middle.as_str()], root.as_str()));
     let ended = |id: &str| world.get(id).ended_at.unwrap();
@@ -222,13 +231,13 @@ fn a_cascade_stops_what_was_started_below_leaf_first_and_without_it_they_stay() 
 
     let [root, middle, leaf] = nest();
     world.stop(&stop_of(&root));
-    assert_eq!([world.get(&middle).status, world.get(&leaf).status], [Status::Running; 2]);
+    assert_eq!([world.get(&middle).status, world.get(&leaf).status], [TaskStatus::Running; 2]);
     // The lineage goes on without the one that is gone.
     let told = world.belay(["stop", "--cascade", "--json", &root]).ok();
-    let told: belay_protocol::task::StopResult = told.json();
+    let told: belay_protocol::task::TaskStopResult = told.json();
     assert_eq!((told.result, told.below.len()), (StopVerdict::AlreadyEnded, 2));
-    assert_eq!(world.get(&leaf).status, Status::Cancelled);
+    assert_eq!(world.get(&leaf).status, TaskStatus::Cancelled);
     let mut agent = world.client();
-    let session = agent.call::<SessionOpen>(&OpenParams::default()).unwrap();
+    let session = agent.call::<SessionOpen>(&SessionOpenParams::default()).unwrap();
     assert!(session.session.drained);
 }

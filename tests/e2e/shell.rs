@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use belay_os::signal::Signal;
-use belay_protocol::task::{OutcomeKind, Status, TaskInfo};
+use belay_protocol::task::{OutcomeKind, TaskInfo, TaskStatus};
 use belay_testkit::{LONG, Output, World, finish, look_at, wait_until};
 
 use crate::support::{FOREVER, running, stop_of, world};
@@ -191,7 +191,7 @@ fn whoever_gives_the_shell_up_ends_all_of_it() {
         });
         called.signal(signal);
         let ended = world.wait_ended(&task.id);
-        assert_eq!(ended.status, Status::Cancelled, "{signal:?}: {ended:?}");
+        assert_eq!(ended.status, TaskStatus::Cancelled, "{signal:?}: {ended:?}");
         assert_eq!(ended.outcome.unwrap().survivors(), []);
         for pid in tree {
             assert!(!look_at(pid).is_some_and(|seen| world.everybody().contains(&seen)), "{pid} lives");
@@ -234,10 +234,10 @@ fn when_nobody_is_left_to_read_all_of_it_ends() {
         drop(of_output.0);
         world.belay(["signal", "USR1", &task.id]).ok();
         assert_eq!(read(&of_errors.0, 6), "heard\n");
-        assert_eq!(world.inspect(&task.id).status, Status::Running);
+        assert_eq!(world.inspect(&task.id).status, TaskStatus::Running);
         drop(of_errors.0);
         let ended = world.wait_ended(&task.id);
-        assert_eq!(ended.status, Status::Cancelled, "{ended:?}");
+        assert_eq!(ended.status, TaskStatus::Cancelled, "{ended:?}");
         assert_eq!(ended.outcome.unwrap().survivors(), []);
         assert_eq!(child.wait().unwrap().code(), Some(141), "as of SIGPIPE");
     }
@@ -283,7 +283,7 @@ fn it_is_detached_from_outside_and_its_caller_is_told_the_id() {
     );
     assert_eq!(told.lines().count(), 1, "{told}");
     std::fs::write(&gate, "").unwrap();
-    assert_eq!(world.wait_ended(id).status, Status::Completed);
+    assert_eq!(world.wait_ended(id).status, TaskStatus::Completed);
     assert_eq!(world.logs(id), b"before\nafter\n");
 }
 
@@ -357,6 +357,6 @@ fn a_person_types_into_it() {
     let said = at.finish();
     assert_eq!(said.code, Some(9), "{said}");
     let task = tasks(&world).into_iter().next().unwrap();
-    assert!(task.pty.is_some());
+    assert!(task.spec.pty().is_some());
     assert_eq!(task.outcome.unwrap().exit_code(), Some(9));
 }

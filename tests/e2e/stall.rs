@@ -7,13 +7,15 @@ use belay_protocol::error::ErrorKind;
 use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::TaskStart;
-use belay_protocol::task::{Health, OnStall, Outcome, StallParams, StartParams, Status, TaskInfo};
+use belay_protocol::task::{
+    OnStall, Outcome, StallParams, TaskHealth, TaskInfo, TaskStartParams, TaskStatus,
+};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, refused, stop_of, world};
 
 #[track_caller]
-fn wait_for_health(world: &World, id: &str, health: Health) -> TaskInfo {
+fn wait_for_health(world: &World, id: &str, health: TaskHealth) -> TaskInfo {
     wait_until("the health", LONG, || {
         let task = world.get(id);
         if task.health == health { Ok(task) } else { Err(format!("{task:?}")) }
@@ -41,7 +43,11 @@ fn a_silent_task_is_stalled_with_evidence_until_it_writes() {
         let stalled = task.stall.as_ref().is_some_and(|stall| stall.evidence.output_bytes == 6);
         if stalled { Ok(task) } else { Err(format!("{task:?}")) }
     });
-    assert_eq!((task.status, task.health), (Status::Running, Health::Stalled), "it is told, and goes on");
+    assert_eq!(
+        (task.status, task.health),
+        (TaskStatus::Running, TaskHealth::Stalled),
+        "it is told, and goes on"
+    );
     let evidence = task.stall.unwrap().evidence;
     assert!(evidence.silent_ms >= 300 && evidence.cpu_ms < 300, "{evidence:?}");
     assert_eq!(evidence.more, 0);
@@ -73,11 +79,11 @@ fn a_silent_task_is_stalled_with_evidence_until_it_writes() {
     };
     more(EventKind::TaskRecovered, recovered);
     more(EventKind::TaskStalled, recovered + 1);
-    assert_eq!(world.get(&id).health, Health::Stalled);
+    assert_eq!(world.get(&id).health, TaskHealth::Stalled);
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     let ended = world.get(&id);
-    assert_eq!((ended.health, ended.stall), (Health::Ok, None), "what has ended does not stall");
+    assert_eq!((ended.health, ended.stall), (TaskHealth::Ok, None), "what has ended does not stall");
 }
 
 // proves R7
@@ -93,7 +99,7 @@ fn a_silent_task_that_works_is_not_stalled_by_itself_or_by_others() {
     let_time_pass(&world);
     for id in tasks {
         let task = world.get(&id);
-        assert_eq!((task.status, task.health), (Status::Running, Health::Ok));
+        assert_eq!((task.status, task.health), (TaskStatus::Running, TaskHealth::Ok));
         assert_eq!(times(&world, &id, EventKind::TaskStalled), 0);
         assert!(task.clocks.stall.unwrap().remaining_ms.is_some(), "it is looked at");
     }
@@ -108,7 +114,7 @@ fn a_stalled_task_is_stopped_if_it_shall_be() {
     let Some(Outcome::TimedOut { clock, limit_ms, reason, receipt, .. }) = task.outcome else {
         panic!("{task:?}")
     };
-    assert_eq!((task.status, clock, limit_ms), (Status::TimedOut, ClockName::Stall, 300));
+    assert_eq!((task.status, clock, limit_ms), (TaskStatus::TimedOut, ClockName::Stall, 300));
     let reason = reason.unwrap();
     let seen = format!(" ms of processor time used: {} (S) sleep {FOREVER}", task.pid.unwrap());
     assert!(reason.starts_with("nothing written in ") && reason.ends_with(&seen), "{reason}");
@@ -143,13 +149,13 @@ fn parent_and_child(world: &World) -> (String, TaskInfo) {
 fn a_task_that_waits_for_another_is_excused_and_that_one_is_not() {
     let world = world();
     let (parent, child) = parent_and_child(&world);
-    wait_for_health(&world, &child.id, Health::Stalled);
+    wait_for_health(&world, &child.id, TaskHealth::Stalled);
     let_time_pass(&world);
     let_time_pass(&world);
-    assert_eq!(world.get(&parent).health, Health::Ok);
+    assert_eq!(world.get(&parent).health, TaskHealth::Ok);
     world.stop(&stop_of(&child.id));
     // Now it has nothing to wait for.
-    wait_for_health(&world, &parent, Health::Stalled);
+    wait_for_health(&world, &parent, TaskHealth::Stalled);
 }
 
 // proves R7, D1
@@ -157,16 +163,16 @@ fn a_task_that_waits_for_another_is_excused_and_that_one_is_not() {
 fn what_is_stalled_and_what_is_excused_survives_the_daemon() {
     let world = world();
     let (parent, child) = parent_and_child(&world);
-    let before = wait_for_health(&world, &child.id, Health::Stalled);
+    let before = wait_for_health(&world, &child.id, TaskHealth::Stalled);
     world.kill_daemon();
     let after = world.get(&child.id);
-    assert_eq!((after.health, &after.stall), (Health::Stalled, &before.stall));
+    assert_eq!((after.health, &after.stall), (TaskHealth::Stalled, &before.stall));
     assert_eq!(times(&world, &child.id, EventKind::TaskStalled), 1);
     let_time_pass(&world);
     let_time_pass(&world);
-    assert_eq!(world.get(&parent).health, Health::Ok);
+    assert_eq!(world.get(&parent).health, TaskHealth::Ok);
     world.stop(&stop_of(&child.id));
-    wait_for_health(&world, &parent, Health::Stalled);
+    wait_for_health(&world, &parent, TaskHealth::Stalled);
 }
 
 // proves R7
@@ -177,8 +183,8 @@ fn a_task_is_found_stalled_without_a_daemon() {
     world.kill_daemon();
     // Sleeps because nobody can be asked: whoever asks starts a daemon.
     std::thread::sleep(Duration::from_millis(1_500));
-    let task = wait_for_health(&world, &id, Health::Stalled);
-    assert_eq!(task.status, Status::Running);
+    let task = wait_for_health(&world, &id, TaskHealth::Stalled);
+    assert_eq!(task.status, TaskStatus::Running);
     assert_eq!(times(&world, &id, EventKind::TaskStalled), 1);
     let begun =
         world.events().into_iter().rfind(|event| event.event.kind() == EventKind::DaemonStarted).unwrap();
@@ -192,9 +198,9 @@ fn nobody_looks_who_was_not_asked_and_too_often_is_refused() {
     let id = world.run_detached(["sleep", FOREVER]);
     let_time_pass(&world);
     let task = world.get(&id);
-    assert_eq!((task.health, task.clocks.stall), (Health::Ok, None));
+    assert_eq!((task.health, task.clocks.stall), (TaskHealth::Ok, None));
     let stall = Some(StallParams { after_ms: 99, policy: OnStall::Tell });
-    let params = StartParams { stall, ..world.start_params(&["true"]) };
+    let params = TaskStartParams { stall, ..world.start_params(&["true"]) };
     let error = refused(world.client().call::<TaskStart>(&params));
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("stall")));
     assert_eq!(error.message, "the stall interval must be at least 100 ms");

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use belay_client::{Client, Message, decode};
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::DaemonStatusResult;
 use belay_protocol::event::EventKind;
 use belay_protocol::life::StartStage;
-use belay_protocol::methods::{EventFollow, TaskList, TaskStart, TaskStop, notify};
-use belay_protocol::task::{ListParams, Outcome, Status, StopVerdict, TaskInfo};
+use belay_protocol::methods::{EventFollow, Notification, TaskList, TaskStart, TaskStop};
+use belay_protocol::task::{Outcome, StopVerdict, TaskInfo, TaskListParams, TaskStatus};
 use belay_protocol::{ErrorKind, event};
 use belay_testkit::{Frozen, LONG, Seen, World, freeze, look_at, wait_until};
 
 use crate::support::{FOREVER, refused, stop_of, world};
 
 fn all_tasks(world: &World) -> Vec<TaskInfo> {
-    let params = ListParams { all: true, ..ListParams::default() };
+    let params = TaskListParams { all: true, ..TaskListParams::default() };
     world.client().call::<TaskList>(&params).unwrap().tasks
 }
 
@@ -61,7 +61,7 @@ fn a_daemon_that_dies_after_the_record_leaves_the_record_and_no_process() {
     let task = world.wait_ended(&tasks[0].id);
     let Some(Outcome::Spawn { error, .. }) = &task.outcome else { panic!("{task:?}") };
     // The shim that was to have it left with the daemon, by itself: so it never had it.
-    assert_eq!((task.status, error.what), (Status::Failed, StartStage::Holder));
+    assert_eq!((task.status, error.what), (TaskStatus::Failed, StartStage::Holder));
     assert_eq!(error.message, "the daemon died while handing the command over: it was not started");
     assert_eq!(world.events_of(&task.id), [EventKind::TaskCreated, EventKind::TaskEnded]);
     assert_eq!(others(&world), []);
@@ -74,7 +74,7 @@ fn a_daemon_that_dies_after_the_start_leaves_a_task_that_is_known() {
     let tasks = all_tasks(&world);
     assert_eq!(tasks.len(), 1, "{tasks:?}");
     let task = world.get(&tasks[0].id);
-    assert_eq!(task.status, Status::Running);
+    assert_eq!(task.status, TaskStatus::Running);
     let running = look_at(task.pid.unwrap()).unwrap();
     assert_eq!(running.cmdline, format!("sleep {FOREVER}"));
     assert_eq!(others(&world), [running]);
@@ -108,7 +108,7 @@ fn one_token_is_one_task_also_at_the_same_time() {
 
     world.stop(&stop_of(id));
     let again = world.start(&params);
-    assert_eq!((again.id.as_str(), again.status), (id.as_str(), Status::Cancelled), "after its end");
+    assert_eq!((again.id.as_str(), again.status), (id.as_str(), TaskStatus::Cancelled), "after its end");
     assert_eq!(others(&world), []);
 }
 
@@ -120,7 +120,7 @@ fn other_parameters_under_the_same_token_are_a_conflict() {
     params.token = Some("t".to_owned());
     let id = world.start(&params).id;
     let mut other = params.clone();
-    other.command = belay_protocol::task::Command::Argv(vec!["sleep".into(), "1001".into()]);
+    other.spec = belay_protocol::task::ShellCommand::argv(["sleep", "1001"]).into();
     let mut longer = params.clone();
     longer.ttl_ms = Some(90_000);
     let mut set = params.clone();
@@ -140,7 +140,7 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
     const STARTS: usize = 50;
     let world = world();
     let (mut starter, mut stopper) = (world.client(), world.client());
-    stopper.call::<EventFollow>(&event::FollowParams::default()).unwrap();
+    stopper.call::<EventFollow>(&event::EventFollowParams::default()).unwrap();
     let params = world.start_params(&["sleep", FOREVER]);
     for _ in 0..STARTS {
         starter.send::<TaskStart>(&params).unwrap();
@@ -150,13 +150,13 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
     let deadline = Some(std::time::Instant::now() + LONG);
     while answers.len() < STARTS {
         match stopper.receive_by(deadline).unwrap() {
-            Message::Notification(said) if said.method == notify::EVENT_ITEM => {
-                let event: event::EventInfo = serde_json::from_str(said.params.get()).unwrap();
-                if let event::Event::TaskCreated { task, .. } = event.event {
+            Message::Notification(said) => {
+                if let Some(Notification::EventItem(item)) = said.parse().unwrap()
+                    && let event::Event::TaskCreated { task, .. } = item.event.event
+                {
                     stopper.send::<TaskStop>(&stop_of(&task)).unwrap();
                 }
             }
-            Message::Notification(_) => {}
             Message::Response(response) => {
                 answers.push(decode::<TaskStop>(&response.result.unwrap()).unwrap());
             }
@@ -164,7 +164,7 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
     }
     for answer in &answers {
         let receipt = answer.receipt.as_ref().unwrap();
-        assert_eq!((answer.result, answer.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+        assert_eq!((answer.result, answer.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
         assert_eq!(receipt.survivors, []);
         assert!(receipt.empty_at.is_some(), "{receipt:?}");
     }
@@ -189,7 +189,7 @@ fn start_unheard(world: &World, argv: &[&str]) -> (Client, Vec<Frozen>, TaskInfo
     let mut starter = world.client();
     starter.send::<TaskStart>(&world.start_params(argv)).unwrap();
     let task = wait_until("a task that is starting", LONG, || match all_tasks(world).as_slice() {
-        [task] if task.status == Status::Starting => Ok(task.clone()),
+        [task] if task.status == TaskStatus::Starting => Ok(task.clone()),
         other => Err(format!("{other:?}")),
     });
     (starter, frozen, task)
@@ -209,7 +209,7 @@ fn a_start_that_its_shim_had_not_read_when_the_daemon_died_is_begun_once() {
     drop(frozen);
     world.wait_for_output(&task.id, "its word", |said| said == b"begun\n");
     let task = world.inspect(&task.id);
-    assert_eq!(task.status, Status::Running);
+    assert_eq!(task.status, TaskStatus::Running);
     assert!(shims.contains(&task.held_by.unwrap().shim_pid), "another shim began it");
     assert_eq!(
         world.events_of(&task.id),
@@ -226,7 +226,7 @@ fn a_start_that_is_stopped_before_its_pid_is_known_leaves_nobody() {
     order.wait = false;
     assert_eq!(world.stop(&order).result, StopVerdict::Accepted);
     drop(frozen);
-    assert_eq!(world.wait_ended(&task.id).status, Status::Cancelled);
+    assert_eq!(world.wait_ended(&task.id).status, TaskStatus::Cancelled);
     assert_eq!(others(&world), []);
 }
 
@@ -367,8 +367,8 @@ fn a_daemon_of_another_home_inside_a_task_says_that_it_is_part_of_it() {
     let other = world.dir().join("other");
     let id =
         world.run_detached(["sh", "-c", script, world.program().to_str().unwrap(), other.to_str().unwrap()]);
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
-    let status: StatusResult = serde_json::from_slice(&world.stdout_of(&id)).unwrap();
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
+    let status: DaemonStatusResult = serde_json::from_slice(&world.stdout_of(&id)).unwrap();
     let notices: Vec<&str> = status.notices.iter().map(|notice| notice.message.as_str()).collect();
     let home = world.home().display();
     assert_eq!(notices, [format!("this daemon was started inside a task of another home, {home}")]);

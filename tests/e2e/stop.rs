@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use belay_os::signal::Signal;
 use belay_protocol::event::{Event, EventKind};
-use belay_protocol::life::{Order, Receipt, StopCause, StopLevel};
+use belay_protocol::life::{StopCause, StopLevel, StopOrderInfo, StopReceipt};
 use belay_protocol::methods::{TaskGet, TaskList, TaskStart, TaskStop};
 use belay_protocol::task::{
-    GetParams, ListParams, Outcome, OutcomeKind, Status, StopResult, StopVerdict, TaskInfo,
+    Outcome, OutcomeKind, StopVerdict, TaskGetParams, TaskInfo, TaskListParams, TaskStatus, TaskStopResult,
 };
 use belay_testkit::{LONG, World, is_alive, look_at, wait_until};
 use serde_json::{Value, json};
 
 use crate::support::{FOREVER, stop_of, world};
 
-fn signals(receipt: &Receipt) -> Vec<&str> {
+fn signals(receipt: &StopReceipt) -> Vec<&str> {
     receipt.signals.iter().map(|sent| sent.signal.as_str()).collect()
 }
 
 #[track_caller]
-fn stop(world: &World, args: &[&str]) -> StopResult {
+fn stop(world: &World, args: &[&str]) -> TaskStopResult {
     world.belay([&["stop", "--json"], args].concat()).ok().json()
 }
 
@@ -34,7 +34,7 @@ fn the_levels_come_in_order_and_the_last_is_final() {
     let id = world.run_detached(["sh", "-c", DEAF]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     let stopped = stop(&world, &["--drain", "--grace", "150ms", &id]);
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
     let receipt = stopped.receipt.unwrap();
     assert_eq!(signals(&receipt), ["SIGINT", "SIGTERM", "SIGKILL"]);
     assert_eq!((receipt.level, receipt.survivors.as_slice()), (StopLevel::Kill, &[][..]));
@@ -87,11 +87,11 @@ fn a_tree_whose_leader_has_gone_is_stopped_whole() {
         let gone = task.leader.as_ref().is_some_and(|leader| leader.exit_code == Some(7));
         if gone { Ok(task) } else { Err(format!("{task:?}")) }
     });
-    assert_eq!(task.status, Status::Running, "its tree lives on");
+    assert_eq!(task.status, TaskStatus::Running, "its tree lives on");
     let alive = task.processes.unwrap();
     assert!(alive.len() >= 2, "{alive:?}");
     let stopped = stop(&world, &["--grace", "100ms", &id]);
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     assert_eq!(signals(&stopped.receipt.unwrap()), ["SIGTERM", "SIGKILL"]);
     for process in alive {
         world.wait_dead("everybody of the tree", process.pid);
@@ -106,7 +106,7 @@ fn the_answer_is_one_of_accepted_already_ended_not_found() {
     let world = world();
     let id = world.run_detached(["sleep", FOREVER]);
     let first = stop(&world, &["--reason", "enough", &id]);
-    assert_eq!((first.result, first.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((first.result, first.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
     let again = stop(&world, &["--kill", "--reason", "more", &id]);
     assert_eq!(again.result, StopVerdict::AlreadyEnded);
     assert_eq!((again.status, again.receipt), (first.status, first.receipt), "a second stop changes nothing");
@@ -114,7 +114,7 @@ fn the_answer_is_one_of_accepted_already_ended_not_found() {
     let done = world.run_detached(["true"]);
     world.wait_ended(&done);
     let late = stop(&world, &[&done]);
-    let nothing = (StopVerdict::AlreadyEnded, Some(Status::Completed), None);
+    let nothing = (StopVerdict::AlreadyEnded, Some(TaskStatus::Completed), None);
     assert_eq!((late.result, late.status, late.receipt), nothing);
 
     let said = world.belay(["stop", "--json", "sh-nosuchtask000000"]);
@@ -126,7 +126,7 @@ fn the_answer_is_one_of_accepted_already_ended_not_found() {
     let said = world.belay(["stop", "--json", &id, "sh-nosuchtask000000", &done]);
     assert_eq!(said.code, Some(1), "{said}");
     let verdicts: BTreeMap<String, StopVerdict> =
-        said.json_lines::<StopResult>().into_iter().map(|answer| (answer.id, answer.result)).collect();
+        said.json_lines::<TaskStopResult>().into_iter().map(|answer| (answer.id, answer.result)).collect();
     let expected = [
         (id, StopVerdict::AlreadyEnded),
         ("sh-nosuchtask000000".to_owned(), StopVerdict::NotFound),
@@ -141,7 +141,7 @@ fn stops_at_the_same_time_agree() {
     let world = world();
     let id = world.run_detached(["sh", "-c", DEAF]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
-    let answers: Vec<StopResult> = std::thread::scope(|scope| {
+    let answers: Vec<TaskStopResult> = std::thread::scope(|scope| {
         let stops: Vec<_> = (0..10)
             .map(|number| {
                 let mut order = stop_of(&id);
@@ -152,7 +152,7 @@ fn stops_at_the_same_time_agree() {
             .collect();
         stops.into_iter().map(|stop| stop.join().unwrap()).collect()
     });
-    assert_eq!(answers[0].status, Some(Status::Cancelled));
+    assert_eq!(answers[0].status, Some(TaskStatus::Cancelled));
     assert_eq!(signals(answers[0].receipt.as_ref().unwrap()), ["SIGTERM", "SIGKILL"]);
     for answer in &answers {
         assert_eq!(answer, &answers[0]);
@@ -172,7 +172,7 @@ fn a_foreground_task_is_stopped_by_another_client() {
     assert_eq!(tasks.len(), 1);
     assert!(!tasks[0].detached);
     let stopped = stop(&world, &["--reason", "make room", &tasks[0].id]);
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     let said = running.finish();
     assert_eq!((said.code, said.stdout.as_slice()), (Some(143), &b"here\n"[..]), "{said}");
 }
@@ -185,7 +185,7 @@ fn an_adopted_task_is_stopped_like_any_other() {
     let before = world.get(&id);
     world.kill_daemon();
     let stopped = stop(&world, &[&id]);
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
     assert_eq!(signals(stopped.receipt.as_ref().unwrap()), ["SIGTERM"]);
     world.wait_dead("the leader", before.pid.unwrap());
     assert_eq!(
@@ -238,11 +238,11 @@ fn who_why_how_and_when_are_in_the_outcome_and_in_the_events() {
         events.iter().map(|info| &info.event).find(is_it).cloned().unwrap()
     };
     let (level, reason) = (StopLevel::Interrupt, Some("runs away".to_owned()));
-    let cause = StopCause::Asked { order: Order { level, grace_ms: Some(2_000), actor, reason } };
+    let cause = StopCause::Asked { order: StopOrderInfo { level, grace_ms: Some(2_000), actor, reason } };
     let session = world.get(&id).session;
     let stopping = Event::TaskStopping { task: id.clone(), session: session.clone(), level, cause };
     assert_eq!(of_type(EventKind::TaskStopping), stopping);
-    let (status, outcome) = (Status::Cancelled, Some(outcome));
+    let (status, outcome) = (TaskStatus::Cancelled, Some(outcome));
     let ended = Event::TaskEnded { task: id.clone(), session, status, outcome };
     assert_eq!(of_type(EventKind::TaskEnded), ended);
 }
@@ -273,10 +273,10 @@ fn a_storm_of_questions_changes_nobody() {
     let ask = |mut client: belay_client::Client| {
         let mut pids: BTreeMap<String, i32> = BTreeMap::new();
         while !over.load(Ordering::Relaxed) {
-            let params = ListParams { all: true, ..ListParams::default() };
+            let params = TaskListParams { all: true, ..TaskListParams::default() };
             let tasks = client.call::<TaskList>(&params).unwrap().tasks;
             let one = tasks.first().map(|task| task.id.clone()).unwrap();
-            let looked = client.call::<TaskGet>(&GetParams { id: one }).unwrap();
+            let looked = client.call::<TaskGet>(&TaskGetParams { id: one }).unwrap();
             for task in tasks.into_iter().chain([looked]) {
                 if let Some(pid) = task.pid {
                     assert_eq!(*pids.entry(task.id.clone()).or_insert(pid), pid, "{task:?}");
@@ -301,7 +301,7 @@ fn a_storm_of_questions_changes_nobody() {
         }
     });
     let after = world.get(&long.id);
-    assert_eq!((after.status, after.pid), (Status::Running, Some(before.pid)));
+    assert_eq!((after.status, after.pid), (TaskStatus::Running, Some(before.pid)));
     assert!(is_alive(before), "the long task is the same process as before");
 }
 
@@ -312,7 +312,7 @@ fn a_command_that_obeys_is_cancelled_also_when_it_leaves_with_zero() {
     let id = world.run_detached(["sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"]);
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     let stopped = stop(&world, &[&id]);
-    assert_eq!(stopped.status, Some(Status::Cancelled), "a stop is never a success");
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled), "a stop is never a success");
     assert_eq!(world.get(&id).outcome.unwrap().exit_code(), Some(0));
 }
 
@@ -327,7 +327,7 @@ fn a_signal_that_nobody_here_sent_is_a_failure_and_no_cancellation() {
     let outcome = ended.outcome.unwrap();
     assert_eq!(
         (ended.status, outcome.kind(), outcome.signal()),
-        (Status::Failed, OutcomeKind::Signaled, Some(15))
+        (TaskStatus::Failed, OutcomeKind::Signaled, Some(15))
     );
     assert_eq!((outcome.actor(), outcome.receipt()), (None, None));
     assert_eq!(world.belay(["wait", &id]).code, Some(143));
@@ -338,7 +338,8 @@ fn a_signal_that_nobody_here_sent_is_a_failure_and_no_cancellation() {
 fn a_task_that_is_named_twice_is_stopped_once() {
     let world = world();
     let [first, second] = [0, 1].map(|_| world.run_detached(["sleep", FOREVER]));
-    let told: Vec<StopResult> = world.belay(["stop", "--json", &first, &second, &first]).ok().json_lines();
+    let told: Vec<TaskStopResult> =
+        world.belay(["stop", "--json", &first, &second, &first]).ok().json_lines();
     let mut ids: Vec<String> = told.into_iter().map(|stopped| stopped.id).collect();
     ids.sort();
     let mut both = vec![first, second];

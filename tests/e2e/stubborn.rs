@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
-use belay_protocol::daemon::{DoctorResult, Topic, Verdict};
+use belay_protocol::daemon::{DaemonDoctorResult, FindingTopic, FindingVerdict};
 use belay_protocol::event::EventKind;
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{Method, TaskDetach, TaskResize, TaskSignal, TaskStart, TaskWrite};
 use belay_protocol::task::{
-    DetachParams, Outcome, OutcomeKind, ResizeParams, SignalParams, Size, Status, StopResult, StopVerdict,
-    TaskInfo, WriteParams,
+    Outcome, OutcomeKind, StopVerdict, TaskDetachParams, TaskInfo, TaskResizeParams, TaskSignalParams,
+    TaskStatus, TaskStopResult, TaskWriteParams, TerminalSize,
 };
 use belay_testkit::{LONG, World, end, example, freeze, look_at, wait_until};
 
-use crate::support::{FOREVER, builder, refused, stop_of, world};
+use crate::support::{FOREVER, builder, refused, stop_of, with_shell, world};
 
 // proves K2, K10
 #[test]
@@ -29,8 +29,8 @@ fn a_tree_that_stands_still_is_stopped() {
         Some(seen) if seen.state == 'T' => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    let stopped: StopResult = world.belay(["stop", "--json", "--grace", "200ms", &id]).ok().json();
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    let stopped: TaskStopResult = world.belay(["stop", "--json", "--grace", "200ms", &id]).ok().json();
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     world.wait_dead("the leader", pid);
 }
@@ -45,19 +45,19 @@ fn a_shim_that_stands_still_keeps_nobody_waiting() {
     let frozen = freeze(shim);
     let before = Instant::now();
     let task = world.get(&id);
-    assert_eq!((task.status, task.id.as_str()), (Status::Running, id.as_str()));
+    assert_eq!((task.status, task.id.as_str()), (TaskStatus::Running, id.as_str()));
     assert!(before.elapsed() < Duration::from_secs(8), "it took {:?}", before.elapsed());
     let before = Instant::now();
     let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
     assert_eq!(listed.len(), 2);
-    assert_eq!(world.stop(&stop_of(&other)).status, Some(Status::Cancelled), "others are served");
+    assert_eq!(world.stop(&stop_of(&other)).status, Some(TaskStatus::Cancelled), "others are served");
     assert!(before.elapsed() < Duration::from_secs(8), "it took {:?}", before.elapsed());
     let mut order = stop_of(&id);
     (order.wait, order.reason) = (false, Some("first".to_owned()));
     assert_eq!(world.stop(&order).result, StopVerdict::Accepted);
     drop(frozen);
     let ended = world.wait_ended(&id);
-    assert_eq!(ended.status, Status::Cancelled);
+    assert_eq!(ended.status, TaskStatus::Cancelled);
     assert_eq!(ended.outcome.unwrap().reason(), Some("first"));
 }
 
@@ -79,20 +79,22 @@ where
 fn whatever_is_asked_of_a_shim_that_stands_still_is_answered() {
     let world = world();
     let script = format!("stty -echo; echo ready; read -r word; echo $word; stty size; sleep {FOREVER}");
-    let mut params = world.start_params(&["sh", "-c", &script]);
-    (params.detached, params.pty) = (false, Some(Size { rows: 7, cols: 33 }));
+    let size = TerminalSize { rows: 7, cols: 33 };
+    let mut params = with_shell(world.start_params(&["sh", "-c", &script]), |shell| shell.pty = Some(size));
+    params.detached = false;
     let mut client = world.client();
     let task = client.call::<TaskStart>(&params).unwrap();
     let id = task.id.clone();
     world.wait_for_output(&id, "ready", |said| said == b"ready\r\n");
     let frozen = freeze(world.get(&id).held_by.unwrap().shim_pid);
-    let resize = ResizeParams { id: id.clone(), rows: 50, cols: 200 };
+    let resize = TaskResizeParams { id: id.clone(), rows: 50, cols: 200 };
     assert_unanswered::<TaskResize>(&mut client, &resize, "the size may have been changed");
-    let write = WriteParams { id: id.clone(), data: "word\n".into(), close: false, key: None, room_ms: None };
+    let write =
+        TaskWriteParams { id: id.clone(), data: "word\n".into(), close: false, key: None, room_ms: None };
     assert_unanswered::<TaskWrite>(&mut client, &write, "the write may have been accepted");
-    let signal = SignalParams { id: id.clone(), signal: "CONT".to_owned() };
+    let signal = TaskSignalParams { id: id.clone(), signal: "CONT".to_owned() };
     assert_unanswered::<TaskSignal>(&mut client, &signal, "the signal may have been sent");
-    let detach = DetachParams { id: id.clone(), actor: None };
+    let detach = TaskDetachParams { id: id.clone(), actor: None };
     assert_unanswered::<TaskDetach>(&mut client, &detach, "it may still be detached");
     let said = world.belay(["send", &id, "more"]);
     let text = "error: the holder of the task did not answer in time\n \
@@ -123,10 +125,10 @@ fn task_with_a_frozen_shim(world: &World) -> (TaskInfo, Vec<i32>, impl Sized) {
 }
 
 /// Stops the task and says what is proved; everybody must be dead.
-fn stop_though_frozen(world: &World, how: &[&str]) -> (StopResult, Outcome) {
+fn stop_though_frozen(world: &World, how: &[&str]) -> (TaskStopResult, Outcome) {
     let (TaskInfo { id, .. }, everybody, _frozen) = task_with_a_frozen_shim(world);
     let words = [&["stop", "--reason", "stuck", "--json", &id], how].concat();
-    let stopped: StopResult = world.belay(words).ok().json();
+    let stopped: TaskStopResult = world.belay(words).ok().json();
     assert_eq!(stopped.result, StopVerdict::Accepted);
     for pid in everybody {
         world.wait_dead("somebody of the task", pid);
@@ -139,7 +141,7 @@ fn stop_though_frozen(world: &World, how: &[&str]) -> (StopResult, Outcome) {
 fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
     for (how, asked) in [(&["--kill"][..], StopLevel::Kill), (&["--grace", "100ms"], StopLevel::Terminate)] {
         let (stopped, outcome) = stop_though_frozen(&world(), how);
-        assert_eq!((stopped.status, outcome.reason()), (Some(Status::Cancelled), Some("stuck")));
+        assert_eq!((stopped.status, outcome.reason()), (Some(TaskStatus::Cancelled), Some("stuck")));
         let receipt = stopped.receipt.unwrap();
         assert_eq!((receipt.survivors.as_slice(), receipt.empty_at.is_some()), (&[][..], true));
         let sent: Vec<_> =
@@ -155,7 +157,7 @@ fn a_shim_that_stands_still_does_not_keep_its_task_from_being_stopped() {
 #[test]
 fn without_a_cgroup_a_task_that_is_stopped_without_its_shim_is_lost() {
     let (stopped, outcome) = stop_though_frozen(&builder().env("BELAY_CGROUP", "off").build(), &["--kill"]);
-    assert_eq!((stopped.status, stopped.receipt), (Some(Status::Lost), None));
+    assert_eq!((stopped.status, stopped.receipt), (Some(TaskStatus::Lost), None));
     assert_eq!((outcome.kind(), outcome.survivors()), (OutcomeKind::Lost, &[][..]));
     let known = outcome.reason().unwrap();
     let counted = "its shim was killed; 3 processes of its tree were found and killed; user:";
@@ -169,8 +171,8 @@ fn a_shim_that_stands_still_is_no_shelter_from_the_next_daemon_either() {
     let world = world();
     let (TaskInfo { id, .. }, everybody, _frozen) = task_with_a_frozen_shim(&world);
     world.kill_daemon();
-    let stopped: StopResult = world.belay(["stop", "--kill", "--json", &id]).ok().json();
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::Cancelled)));
+    let stopped: TaskStopResult = world.belay(["stop", "--kill", "--json", &id]).ok().json();
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::Cancelled)));
     for pid in everybody {
         world.wait_dead("somebody of the task", pid);
     }
@@ -213,11 +215,11 @@ fn a_command_that_ended_by_itself_before_the_stop_reached_it_is_not_cancelled() 
     let outcome = ended.outcome.unwrap();
     assert_eq!(
         (ended.status, outcome.kind(), outcome.exit_code()),
-        (Status::Failed, OutcomeKind::Exited, Some(7))
+        (TaskStatus::Failed, OutcomeKind::Exited, Some(7))
     );
     assert_eq!((outcome.actor(), outcome.receipt()), (None, None));
-    let late: StopResult = world.belay(["stop", "--json", &id]).ok().json();
-    assert_eq!((late.result, late.status), (StopVerdict::AlreadyEnded, Some(Status::Failed)));
+    let late: TaskStopResult = world.belay(["stop", "--json", &id]).ok().json();
+    assert_eq!((late.result, late.status), (StopVerdict::AlreadyEnded, Some(TaskStatus::Failed)));
 }
 
 // proves K3, K7
@@ -254,8 +256,8 @@ fn a_process_that_may_not_be_killed_is_named() {
     world.wait_for_output(&id, "ready", |said| said == b"ready\n");
     let said = world.belay(["stop", "--json", "--kill", "--reason", "try", &id]);
     assert_eq!(said.code, Some(3), "{said}");
-    let stopped: StopResult = said.json();
-    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(Status::StopFailed)));
+    let stopped: TaskStopResult = said.json();
+    assert_eq!((stopped.result, stopped.status), (StopVerdict::Accepted, Some(TaskStatus::StopFailed)));
     let receipt = stopped.receipt.unwrap();
     let [survivor] = receipt.survivors.as_slice() else { panic!("one survivor: {receipt:?}") };
     let seen = look_at(survivor.pid).expect("the survivor is alive");
@@ -267,16 +269,16 @@ fn a_process_that_may_not_be_killed_is_named() {
     let outcome = world.inspect(&id).outcome.unwrap();
     assert_eq!((outcome.kind(), outcome.survivors()), (OutcomeKind::StopFailed, &receipt.survivors[..]));
     assert_eq!(world.belay(["wait", &id]).code, Some(3));
-    let told = |world: &World| -> Vec<(Verdict, String)> {
-        let findings: DoctorResult = world.belay(["doctor", "--json"]).json();
-        let ours = findings.findings.into_iter().filter(|finding| finding.topic == Topic::Survivors);
+    let told = |world: &World| -> Vec<(FindingVerdict, String)> {
+        let findings: DaemonDoctorResult = world.belay(["doctor", "--json"]).json();
+        let ours = findings.findings.into_iter().filter(|finding| finding.topic == FindingTopic::Survivors);
         ours.map(|finding| (finding.verdict, finding.message)).collect()
     };
     let (pid, command) = (survivor.pid, &survivor.command);
     let expected = format!(
         "could not stop all processes of task {id}: 1 still alive, such as pid {pid} ({command}, user root)"
     );
-    assert_eq!(told(&world), [(Verdict::Problem, expected)]);
+    assert_eq!(told(&world), [(FindingVerdict::Problem, expected)]);
     end(seen.identity);
     assert_eq!(told(&world), [], "it is gone");
 }

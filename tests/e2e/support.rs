@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use belay_protocol::RpcError;
-use belay_protocol::task::{Status, StopParams, TaskInfo};
+use belay_protocol::task::{ShellSpec, StopFence, TaskInfo, TaskStartParams, TaskStatus, TaskStopParams};
 use belay_testkit::{Builder, LONG, World, wait_until};
 
 pub(crate) const BELAY: &str = env!("CARGO_BIN_EXE_belay");
@@ -38,21 +38,22 @@ pub(crate) fn running(world: &World) -> TaskInfo {
     wait_until("one running task", LONG, || {
         let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
         match listed.as_slice() {
-            [task] if task.status == Status::Running => Ok(task.clone()),
+            [task] if task.status == TaskStatus::Running => Ok(task.clone()),
             other => Err(format!("{other:?}")),
         }
     })
 }
 
 /// An ordinary stop that waits for its receipt.
-pub(crate) fn stop_of(id: &str) -> StopParams {
-    StopParams {
+pub(crate) fn stop_of(id: &str) -> TaskStopParams {
+    TaskStopParams {
         id: id.to_owned(),
         level: None,
         grace_ms: None,
         reason: None,
         actor: None,
         cascade: false,
+        fence: StopFence::Auto,
         wait: true,
     }
 }
@@ -64,4 +65,18 @@ pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, belay_client::Client
         Err(belay_client::ClientError::Rpc(error)) => error,
         other => panic!("not refused: {other:?}"),
     }
+}
+
+/// A start with its command changed.
+pub(crate) fn with_shell(
+    mut params: TaskStartParams,
+    change: impl FnOnce(&mut ShellSpec),
+) -> TaskStartParams {
+    change(params.spec.shell_mut().unwrap());
+    params
+}
+
+/// A start whose command has a standard input that can be written to.
+pub(crate) fn with_stdin(params: TaskStartParams) -> TaskStartParams {
+    with_shell(params, |shell| shell.stdin = true)
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 use belay_testkit::{LONG, Output, World, wait_until};
 
 use crate::support::{FOREVER, builder, put_before, world};
@@ -99,7 +99,7 @@ fn output_that_cannot_be_read_any_more_keeps_nobody_waiting() {
     }
     let follower = world.spawn(["logs", "-f", &id]);
     std::fs::write(&go, "").unwrap();
-    assert_eq!(world.wait_ended(&id).status, Status::Failed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Failed);
     let said = follower.finish();
     assert_eq!(said.stdout, b"");
 }
@@ -137,7 +137,7 @@ fn a_daemon_that_may_write_no_large_files_lives_and_tells() {
         let _ = world.belay(["run", "-d", "--", "true"]);
     }
     assert_eq!(world.daemon_pid(), daemon);
-    assert_eq!(world.get(&id).status, Status::Running);
+    assert_eq!(world.get(&id).status, TaskStatus::Running);
     let notices = world.status().notices;
     let told = |start: &str| notices.iter().any(|notice| notice.message.starts_with(start));
     assert!(told("the journal cannot be "), "{notices:?}");

@@ -3,19 +3,21 @@
 
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{TaskResize, TaskStart};
-use belay_protocol::task::{ResizeParams, ResizeResult, Size, StartParams, Status, TaskInfo};
+use belay_protocol::task::{
+    TaskInfo, TaskResizeParams, TaskResizeResult, TaskStartParams, TaskStatus, TerminalSize,
+};
 use belay_testkit::{LONG, World, is_root, wait_until};
 
-use crate::support::{FOREVER, builder, refused, stop_of, world};
+use crate::support::{FOREVER, builder, refused, stop_of, with_shell, world};
 
-const SMALL: Size = Size { rows: 7, cols: 33 };
+const SMALL: TerminalSize = TerminalSize { rows: 7, cols: 33 };
 
-fn at_terminal(world: &World, script: &str, size: Size) -> StartParams {
-    StartParams { pty: Some(size), ..world.start_params(&["sh", "-c", script]) }
+fn at_terminal(world: &World, script: &str, size: TerminalSize) -> TaskStartParams {
+    with_shell(world.start_params(&["sh", "-c", script]), |shell| shell.pty = Some(size))
 }
 
-fn resize(world: &World, id: &str, rows: u16, cols: u16) -> ResizeResult {
-    world.client().call::<TaskResize>(&ResizeParams { id: id.to_owned(), rows, cols }).unwrap()
+fn resize(world: &World, id: &str, rows: u16, cols: u16) -> TaskResizeResult {
+    world.client().call::<TaskResize>(&TaskResizeParams { id: id.to_owned(), rows, cols }).unwrap()
 }
 
 /// What a terminal makes of lines.
@@ -66,7 +68,7 @@ fn a_terminal_that_nobody_has_open_for_a_while_is_not_over() {
     let id = world.start(&at_terminal(&world, script, SMALL)).id;
     world.wait_for_output(&id, "what was printed late", |heard| heard == typed("late\n"));
     world.belay(["send", &id, "word"]).ok();
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert_eq!(world.logs(&id), typed("late\nword\nword\n"), "typed, echoed, and answered");
 }
 
@@ -85,9 +87,9 @@ fn a_child_that_outlives_its_leader_keeps_the_terminal() {
             let exited = leader.as_ref().is_some_and(|leader| leader.exit_code == Some(0));
             if exited { Ok(()) } else { Err(format!("{leader:?}")) }
         });
-        assert_eq!(world.get(&id).status, Status::Running, "{child}");
+        assert_eq!(world.get(&id).status, TaskStatus::Running, "{child}");
         std::fs::write(&go, "").unwrap();
-        assert_eq!(world.wait_ended(&id).status, Status::Completed, "{child}");
+        assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed, "{child}");
         let said = String::from_utf8(world.logs(&id)).unwrap();
         assert!(said == "leader\r\n7 33\r\nchild\r\n", "{child}: {said:?}");
     }
@@ -102,7 +104,7 @@ fn whoever_holds_the_terminal_from_outside_keeps_nobody() {
     let name = String::from_utf8(said).unwrap().trim().to_owned();
     let outside = std::fs::File::options().read(true).write(true).open(&name).unwrap();
     world.belay(["send", &id, "go"]).ok();
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert!(world.logs(&id).ends_with(b"end\r\n"));
     drop(outside);
     assert_eq!(world.belay(["run", "--pty", "--", "echo", "next"]).ok().stdout, b"next\r\n");
@@ -121,7 +123,7 @@ fn whoever_goes_on_writing_from_outside_keeps_nobody() {
     world.wait_for_output(&id, "a stranger's words", |heard| heard.ends_with(b"y\r\n"));
     world.belay(["send", &id, "go"]).ok();
     let ended = world.wait_ended(&id);
-    assert_eq!(ended.status, Status::Completed);
+    assert_eq!(ended.status, TaskStatus::Completed);
     assert_eq!(
         world.logs(&id).len() as u64,
         ended.output.bytes,
@@ -142,7 +144,7 @@ fn a_flood_of_input_arrives_whole() {
     let mut sender = world.spawn_with_stdin(["send", &id, "-", "--eof"]);
     sender.write(whole.as_bytes());
     assert_eq!(sender.finish().code, Some(0));
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert!(std::fs::read_to_string(&file).unwrap() == whole);
 }
 
@@ -158,7 +160,7 @@ fn the_end_of_input_is_typed_once_and_input_goes_on() {
     world.wait_for_output(&id, "the second reader", |heard| heard == typed("ready\na\nfirst\n"));
     world.belay(["send", &id, "b"]).ok();
     world.belay(["send", &id, "--eof"]).ok();
-    assert_eq!(world.wait_ended(&id).status, Status::Completed);
+    assert_eq!(world.wait_ended(&id).status, TaskStatus::Completed);
     assert_eq!(world.logs(&id), typed("ready\na\nfirst\nb\nsecond\n"));
 }
 
@@ -168,21 +170,21 @@ fn a_size_can_be_changed_and_outlives_the_daemon() {
     let world = world();
     let script = "trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done";
     let started = world.start(&at_terminal(&world, script, SMALL));
-    assert_eq!(started.pty, Some(SMALL));
+    assert_eq!(started.spec.pty(), Some(SMALL));
     let id = started.id;
     world.wait_for_output(&id, "the first size", |heard| heard == typed("7 33\n"));
-    assert_eq!(resize(&world, &id, 50, 200), ResizeResult { id: id.clone(), rows: 50, cols: 200 });
+    assert_eq!(resize(&world, &id, 50, 200), TaskResizeResult { id: id.clone(), rows: 50, cols: 200 });
     world.wait_for_output(&id, "the second size", |heard| heard == typed("7 33\n50 200\n"));
-    let second = Some(Size { rows: 50, cols: 200 });
-    assert_eq!(world.get(&id).pty, second);
+    let second = Some(TerminalSize { rows: 50, cols: 200 });
+    assert_eq!(world.get(&id).spec.pty(), second);
     let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-    assert_eq!(listed[0].pty, second);
+    assert_eq!(listed[0].spec.pty(), second);
     let shown = world.belay(["inspect", &id]).ok().line();
     assert!(shown.contains("Terminal   50 rows, 200 columns"), "{shown}");
 
     world.kill_daemon();
     let listed: Vec<TaskInfo> = world.belay(["ps", "--json"]).ok().json_lines();
-    assert_eq!(listed[0].pty, second, "the next daemon knows it");
+    assert_eq!(listed[0].spec.pty(), second, "the next daemon knows it");
     world.kill_daemon();
     for entry in std::fs::read_dir(world.home()).unwrap() {
         let entry = entry.unwrap();
@@ -190,12 +192,16 @@ fn a_size_can_be_changed_and_outlives_the_daemon() {
             std::fs::remove_file(entry.path()).unwrap();
         }
     }
-    assert_eq!(world.get(&id).pty, second, "and one with an empty journal hears it from the shim");
+    assert_eq!(world.get(&id).spec.pty(), second, "and one with an empty journal hears it from the shim");
     resize(&world, &id, 3, 4);
     world.wait_for_output(&id, "the third size", |heard| heard == typed("7 33\n50 200\n3 4\n"));
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
-    assert_eq!(world.get(&id).pty, Some(Size { rows: 3, cols: 4 }), "an ended task tells its last");
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
+    assert_eq!(
+        world.get(&id).spec.pty(),
+        Some(TerminalSize { rows: 3, cols: 4 }),
+        "an ended task tells its last"
+    );
 }
 
 // proves T3, X2
@@ -203,14 +209,13 @@ fn a_size_can_be_changed_and_outlives_the_daemon() {
 fn what_cannot_be_sized_is_refused_by_name() {
     let world = world();
     let mut client = world.client();
-    let mut no_rows = at_terminal(&world, "true", SMALL);
-    no_rows.pty = Some(Size { rows: 0, cols: 80 });
+    let no_rows = at_terminal(&world, "true", TerminalSize { rows: 0, cols: 80 });
     let error = refused(client.call::<TaskStart>(&no_rows));
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("pty")));
 
     let plain = world.run_detached(["--", "sleep", FOREVER]);
     let mut ask = |id: &str, rows, cols| {
-        refused(client.call::<TaskResize>(&ResizeParams { id: id.to_owned(), rows, cols }))
+        refused(client.call::<TaskResize>(&TaskResizeParams { id: id.to_owned(), rows, cols }))
     };
     let error = ask(&plain, 24, 80);
     assert_eq!(error.data.kind, ErrorKind::WrongState);

@@ -4,10 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::DaemonStatusResult;
 use belay_protocol::event::EventKind;
 use belay_protocol::shim::{FromShim, Hello, ProcessId, SHIM_PROTOCOL};
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{TaskInfo, TaskStatus};
 use belay_testkit::{LONG, Seen, World, copy_program, end, finish, look_at, wait_until};
 use serde_json::json;
 
@@ -110,7 +110,7 @@ fn with_a_shim_of(protocol: u32) -> (World, TaskInfo, FakeShim, UnixStream) {
     let fake = FakeShim::replace(&world);
     let starting = world.spawn(["up", "--json"]);
     let connection = fake.greet(protocol, &task);
-    let status: StatusResult = starting.finish().ok().json();
+    let status: DaemonStatusResult = starting.finish().ok().json();
     let told = format!("the shim of {} speaks protocol {protocol}, which this daemon does not", task.id);
     assert_eq!(status.notices.iter().map(|notice| notice.message.as_str()).collect::<Vec<_>>(), [told]);
     assert_eq!(
@@ -133,7 +133,7 @@ fn is_adopted_by_the_right_daemon(protocol: u32) {
     drop(connection);
     fake.give_back();
     let adopted = world.get(&task.id);
-    assert_eq!((adopted.status, adopted.pid), (Status::Running, task.pid));
+    assert_eq!((adopted.status, adopted.pid), (TaskStatus::Running, task.pid));
     let stopped = world.belay(["stop", &task.id]).ok().line();
     assert!(stopped.starts_with(&format!("{} stopped: SIGTERM to 1 process", task.id)), "{stopped}");
 }
@@ -155,7 +155,7 @@ fn a_shim_that_is_too_old_for_the_daemon_is_left_alone() {
 fn a_task_whose_shim_is_not_understood_can_be_stopped() {
     let (world, task, _fake, _connection) = with_a_shim_of(SHIM_PROTOCOL + 1);
     let stopped = world.stop(&stop_of(&task.id));
-    assert_eq!(stopped.status, Some(Status::Cancelled), "its cgroup proves it: {stopped:?}");
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled), "its cgroup proves it: {stopped:?}");
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     assert_eq!(look_at(task.pid.unwrap()), None);
     let outcome = world.get(&task.id).outcome.unwrap();
@@ -186,14 +186,14 @@ fn a_shim_of_a_binary_that_is_no_more_is_adopted_by_the_new_one() {
     assert_eq!(image.to_str().unwrap(), format!("{} (deleted)", old.display()));
 
     let adopted = world.inspect(&id);
-    assert_eq!((adopted.status, adopted.pid), (Status::Running, task.pid));
+    assert_eq!((adopted.status, adopted.pid), (TaskStatus::Running, task.pid));
     assert_eq!(adopted.held_by, task.held_by);
     let daemon = world.daemon().unwrap();
     assert!(daemon.cmdline.starts_with(world.program().to_str().unwrap()), "{daemon:?}");
     world.belay(["send", &id, "two"]).ok();
     world.wait_for_output(&id, "the second word", |said| said == b"one\ntwo\n");
     let stopped = world.stop(&stop_of(&id));
-    assert_eq!(stopped.status, Some(Status::Cancelled));
+    assert_eq!(stopped.status, Some(TaskStatus::Cancelled));
     assert_eq!(stopped.receipt.unwrap().survivors, []);
     let mut events = world.events_of(&id);
     events.retain(|kind| *kind != EventKind::TaskLeaderExited);
@@ -228,11 +228,11 @@ fn a_daemon_whose_program_is_no_more_goes_on_starting() {
     let first = world.inspect(&held[0]).held_by.unwrap().shim_pid;
     end(look_at(first).unwrap().identity);
     wait_until("one that is lost", LONG, || match world.get(&held[0]).status {
-        Status::Lost => Ok(()),
+        TaskStatus::Lost => Ok(()),
         status => Err(format!("{status:?}")),
     });
     for id in &held[1..] {
-        assert_eq!(world.get(id).status, Status::Running);
+        assert_eq!(world.get(id).status, TaskStatus::Running);
     }
     assert_eq!(world.daemon_pid(), daemon);
 }

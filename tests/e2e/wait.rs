@@ -2,25 +2,25 @@
 
 use belay_protocol::methods::TaskWait;
 use belay_protocol::output::StreamName;
-use belay_protocol::task::{MatchParams, Met, Status, WaitParams, WaitResult};
+use belay_protocol::task::{OutputMatchParams, TaskStatus, TaskWaitParams, TaskWaitResult, WaitMet};
 use belay_testkit::{LONG, World, wait_until};
 
 use crate::support::{FOREVER, refused, stop_of, world};
 
-fn matching(pattern: &str) -> MatchParams {
-    MatchParams { pattern: pattern.to_owned(), after: 0, stream: None, cursor: None }
+fn matching(pattern: &str) -> OutputMatchParams {
+    OutputMatchParams { pattern: pattern.to_owned(), after: 0, stream: None, cursor: None }
 }
 
-fn for_match(id: &str, matching: MatchParams, timeout_ms: u64) -> WaitParams {
-    WaitParams { matching: Some(matching), timeout_ms: Some(timeout_ms), ..WaitParams::for_end(id) }
+fn for_match(id: &str, matching: OutputMatchParams, timeout_ms: u64) -> TaskWaitParams {
+    TaskWaitParams { matching: Some(matching), timeout_ms: Some(timeout_ms), ..TaskWaitParams::for_end(id) }
 }
 
 #[track_caller]
-fn wait(world: &World, params: &WaitParams) -> WaitResult {
+fn wait(world: &World, params: &TaskWaitParams) -> TaskWaitResult {
     world.client().call::<TaskWait>(params).unwrap()
 }
 
-fn found(waited: &WaitResult) -> (u64, String) {
+fn found(waited: &TaskWaitResult) -> (u64, String) {
     let line = &waited.line.as_ref().unwrap().line;
     (line.offset, line.text.to_text_lossy().into_owned())
 }
@@ -41,9 +41,9 @@ fn every_match_is_found_once_however_the_waits_are_cut() {
         let waited = client.call::<TaskWait>(&for_match(&id, next.clone(), 20)).unwrap();
         next.cursor = waited.next.map(|next| next.cursor);
         match waited.met {
-            Met::Match => seen.push(found(&waited).1),
-            Met::Timeout => assert_eq!(waited.line, None),
-            Met::Ended => break,
+            WaitMet::Match => seen.push(found(&waited).1),
+            WaitMet::Timeout => assert_eq!(waited.line, None),
+            WaitMet::Ended => break,
             other => panic!("{other:?}"),
         }
     }
@@ -61,27 +61,27 @@ fn what_is_there_already_is_found_and_what_has_ended_too() {
     let id = world.run_detached(["--", "sh", "-c", "echo one; echo two; echo three >&2"]);
     world.wait_ended(&id);
     let waited = wait(&world, &for_match(&id, matching("t"), 10_000));
-    assert_eq!((waited.met, found(&waited)), (Met::Match, (4, "two".to_owned())));
+    assert_eq!((waited.met, found(&waited)), (WaitMet::Match, (4, "two".to_owned())));
     // However short the time: it is there.
     let at_once = wait(&world, &for_match(&id, matching("t"), 0));
-    assert_eq!((at_once.met, found(&at_once)), (Met::Match, (4, "two".to_owned())));
-    let on = MatchParams { after: waited.next.unwrap().after, ..matching("t") };
+    assert_eq!((at_once.met, found(&at_once)), (WaitMet::Match, (4, "two".to_owned())));
+    let on = OutputMatchParams { after: waited.next.unwrap().after, ..matching("t") };
     let waited = wait(&world, &for_match(&id, on, 10_000));
-    assert_eq!((waited.met, found(&waited)), (Met::Match, (8, "three".to_owned())));
+    assert_eq!((waited.met, found(&waited)), (WaitMet::Match, (8, "three".to_owned())));
     let cursor = waited.next.map(|next| next.cursor);
-    let waited = wait(&world, &for_match(&id, MatchParams { cursor, ..matching("t") }, 10_000));
-    assert_eq!((waited.met, &waited.line), (Met::Ended, &None));
+    let waited = wait(&world, &for_match(&id, OutputMatchParams { cursor, ..matching("t") }, 10_000));
+    assert_eq!((waited.met, &waited.line), (WaitMet::Ended, &None));
     // Nor is a last line without its newline found twice.
     let open = world.run_detached(["--", "printf", "abc"]);
     world.wait_ended(&open);
     let waited = wait(&world, &for_match(&open, matching("b"), 10_000));
-    assert_eq!((waited.met, found(&waited)), (Met::Match, (0, "abc".to_owned())));
+    assert_eq!((waited.met, found(&waited)), (WaitMet::Match, (0, "abc".to_owned())));
     let cursor = waited.next.map(|next| next.cursor);
-    let waited = wait(&world, &for_match(&open, MatchParams { cursor, ..matching("b") }, 10_000));
-    assert_eq!((waited.met, &waited.line), (Met::Ended, &None));
-    assert_eq!(waited.task.status, Status::Completed);
-    let stdout = MatchParams { stream: Some(StreamName::Stdout), ..matching("three") };
-    assert_eq!(wait(&world, &for_match(&id, stdout, 10_000)).met, Met::Ended);
+    let waited = wait(&world, &for_match(&open, OutputMatchParams { cursor, ..matching("b") }, 10_000));
+    assert_eq!((waited.met, &waited.line), (WaitMet::Ended, &None));
+    assert_eq!(waited.task.status, TaskStatus::Completed);
+    let stdout = OutputMatchParams { stream: Some(StreamName::Stdout), ..matching("three") };
+    assert_eq!(wait(&world, &for_match(&id, stdout, 10_000)).met, WaitMet::Ended);
 }
 
 // proves W1
@@ -148,8 +148,8 @@ fn a_match_beyond_a_daemons_death_is_not_missed() {
     });
     world.kill_daemon();
     std::fs::write(&gate, "").unwrap();
-    let waited: WaitResult = waiting.finish().ok().json();
-    assert_eq!((waited.met, found(&waited)), (Met::Match, (0, "ready".to_owned())));
+    let waited: TaskWaitResult = waiting.finish().ok().json();
+    assert_eq!((waited.met, found(&waited)), (WaitMet::Match, (0, "ready".to_owned())));
 }
 
 // proves W1
@@ -158,22 +158,22 @@ fn silence_counts_from_the_last_output_and_begins_anew_with_each() {
     let world = world();
     let noisy = "i=0; while [ $i -lt 40 ]; do echo $i; i=$((i+1)); sleep 0.02; done; sleep 1000";
     let id = world.run_detached(["--", "sh", "-c", noisy]);
-    let silence = |silence_ms, timeout_ms| WaitParams {
+    let silence = |silence_ms, timeout_ms| TaskWaitParams {
         silence_ms: Some(silence_ms),
         timeout_ms: Some(timeout_ms),
-        ..WaitParams::for_end(&id)
+        ..TaskWaitParams::for_end(&id)
     };
     let waited = wait(&world, &silence(400, 20_000));
-    assert_eq!(waited.met, Met::Silence);
+    assert_eq!(waited.met, WaitMet::Silence);
     let said = String::from_utf8(world.logs(&id)).unwrap();
     assert_eq!(said.lines().last(), Some("39"), "it was silent when it had said everything");
     // It has been silent for long enough before this wait began.
-    assert_eq!(wait(&world, &silence(300, 20_000)).met, Met::Silence);
-    assert_eq!(wait(&world, &silence(3_600_000, 50)).met, Met::Timeout);
+    assert_eq!(wait(&world, &silence(300, 20_000)).met, WaitMet::Silence);
+    assert_eq!(wait(&world, &silence(3_600_000, 50)).met, WaitMet::Timeout);
     let told = world.belay(["wait", &id, "--silence", "300ms"]).ok();
     assert_eq!(told.line(), format!("{id} wrote nothing for 300ms"));
     world.stop(&stop_of(&id));
-    assert_eq!(wait(&world, &silence(300, 20_000)).met, Met::Ended);
+    assert_eq!(wait(&world, &silence(300, 20_000)).met, WaitMet::Ended);
     assert_eq!(world.belay(["wait", &id, "--silence", "300ms"]).code, Some(1));
 }
 
@@ -187,10 +187,10 @@ fn n_of_m_is_enough() {
     let all: Vec<&str> = [&slow, &quick[0], &quick[1], &quick[2]].map(String::as_str).to_vec();
     let with = |any: &'static str| [&["wait", "--json", "--any", any], all.as_slice()].concat();
     let said = world.belay(with("3"));
-    let waited: Vec<WaitResult> = said.json_lines();
+    let waited: Vec<TaskWaitResult> = said.json_lines();
     assert_eq!((said.code, waited.len()), (Some(1), 3), "{said}");
-    assert!(waited.iter().all(|waited| waited.met == Met::Ended && waited.id != slow), "{waited:?}");
-    assert_eq!(world.inspect(&slow).status, Status::Running);
+    assert!(waited.iter().all(|waited| waited.met == WaitMet::Ended && waited.id != slow), "{waited:?}");
+    assert_eq!(world.inspect(&slow).status, TaskStatus::Running);
     let said = world.belay(["wait", "--any", "1", &slow, &quick[0], "--timeout", "20s"]);
     assert_eq!(said.code, Some(0), "{said}");
     for any in ["0", "5"] {
@@ -210,7 +210,7 @@ fn many_are_waited_for_over_one_connection() {
         })
         .collect();
     let words = ["wait", "--json"].into_iter().chain(ids.iter().map(String::as_str));
-    let waited: Vec<WaitResult> = world.belay(words).ok().json_lines();
+    let waited: Vec<TaskWaitResult> = world.belay(words).ok().json_lines();
     assert_eq!(waited.len(), 1500);
 }
 
@@ -231,7 +231,7 @@ fn a_wait_whose_caller_is_gone_leaves_the_task_alone() {
             let clients = world.status().clients;
             if clients <= before { Ok(()) } else { Err(format!("{clients} clients")) }
         });
-        assert_eq!(world.inspect(&id).status, Status::Running);
+        assert_eq!(world.inspect(&id).status, TaskStatus::Running);
     }
 }
 
@@ -241,15 +241,15 @@ fn what_cannot_be_waited_for_is_refused_by_name() {
     let world = world();
     let id = world.run_detached(["--", "sleep", FOREVER]);
     let mut client = world.client();
-    let mut field = |params: &WaitParams| refused(client.call::<TaskWait>(params)).data.field;
+    let mut field = |params: &TaskWaitParams| refused(client.call::<TaskWait>(params)).data.field;
     assert_eq!(field(&for_match(&id, matching("("), 10)).as_deref(), Some("pattern"));
     assert_eq!(
-        field(&for_match(&id, MatchParams { after: 1, ..matching("x") }, 10)).as_deref(),
+        field(&for_match(&id, OutputMatchParams { after: 1, ..matching("x") }, 10)).as_deref(),
         Some("after")
     );
-    let attached = WaitParams { attach: true, ..for_match(&id, matching("x"), 10) };
+    let attached = TaskWaitParams { attach: true, ..for_match(&id, matching("x"), 10) };
     assert_eq!(field(&attached).as_deref(), Some("attach"));
-    let nothing = WaitParams { silence_ms: Some(0), ..WaitParams::for_end(&id) };
+    let nothing = TaskWaitParams { silence_ms: Some(0), ..TaskWaitParams::for_end(&id) };
     assert_eq!(field(&nothing).as_deref(), Some("silence_ms"));
     assert_eq!(field(&for_match("sh-nobody", matching("x"), 10)).as_deref(), Some("id"));
     assert_eq!(world.belay(["wait", &id, "--match", "("]).code, Some(2));

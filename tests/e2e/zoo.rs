@@ -1,9 +1,9 @@
 //! Every escape artist through the front door: started by `belay run`, ended by `belay stop`, and looked for by somebody
 //! else afterwards.
 
-use belay_protocol::daemon::{ContainmentKind, StatusResult};
+use belay_protocol::daemon::{ContainmentKind, DaemonStatusResult};
 use belay_protocol::life::SignalSent;
-use belay_protocol::task::{Status, StopResult, StopVerdict};
+use belay_protocol::task::{StopVerdict, TaskStatus, TaskStopResult};
 use belay_testkit::{Seen, World, carrying, example, is_alive};
 
 use crate::support::{builder, world};
@@ -83,10 +83,10 @@ fn perform(world: &World, as_root: bool) {
             let id = world.run_detached([zoo, name, "--marker", &marker]);
             world.wait_for_output(&id, name, |said| said == b"ready\n");
             let before = look(world, &id, &marker, name);
-            let stopped: StopResult =
+            let stopped: TaskStopResult =
                 world.belay(["stop", "--json", "--grace", grace(name), &id]).ok().json();
             let answer = (stopped.result, stopped.status);
-            assert_eq!(answer, (StopVerdict::Accepted, Some(Status::Cancelled)), "{name}: {stopped:?}");
+            assert_eq!(answer, (StopVerdict::Accepted, Some(TaskStatus::Cancelled)), "{name}: {stopped:?}");
             let receipt = stopped.receipt.unwrap();
             assert_eq!(receipt.survivors, [], "{name}");
             assert!(receipt.empty_at.is_some(), "{name}: {receipt:?}");
@@ -124,7 +124,7 @@ fn nobody_escapes_without_a_cgroup() {
 #[test]
 fn nobody_escapes_an_ordinary_user() {
     let world = builder().as_nobody().build();
-    let status: StatusResult = world.belay(["up", "--json"]).ok().json();
+    let status: DaemonStatusResult = world.belay(["up", "--json"]).ok().json();
     assert_eq!(status.containment.kind, ContainmentKind::Subreaper);
     perform(&world, false);
 }
@@ -140,7 +140,7 @@ fn everybody_whom_a_kill_reached_is_in_the_receipt() {
         let marker = format!("{}-counted-{turn}-end", world.marker());
         let id = world.run_detached([zoo, "ignore-term", "12", "--marker", &marker]);
         world.wait_for_output(&id, "ready", |said| said == b"ready\n");
-        let stopped: StopResult = world.belay(["stop", "--json", "--kill", &id]).ok().json();
+        let stopped: TaskStopResult = world.belay(["stop", "--json", "--kill", &id]).ok().json();
         let receipt = stopped.receipt.unwrap();
         let sent: Vec<(&str, u64)> =
             receipt.signals.iter().map(|sent| (sent.signal.as_str(), sent.processes)).collect();

@@ -3,14 +3,6 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use belay_protocol::event::EventInfo;
-use belay_protocol::methods::{notify, schemas};
-use belay_protocol::output::{ChunkNotification, EndNotification};
-use belay_protocol::task::TaskInfo;
-use belay_protocol::{CLIENT_PROTOCOL, RpcError};
-use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value, json};
-
 use crate::run::{Outcome, bin_dir, cargo, command, output, root, succeed};
 
 const SCHEMA: &str = "docs/schema/client.json";
@@ -70,33 +62,9 @@ fn difference(path: &str, there: &str, wanted: &str) -> String {
     }
 }
 
-/// One document: every method with what goes in and comes out, every notification, and all types once.
+/// The schema of the client protocol.
 fn client_schema() -> Outcome<String> {
-    let mut generator = SchemaSettings::draft2020_12().into_generator();
-    let mut methods = Map::new();
-    for method in schemas(&mut generator) {
-        let entry = json!({"description": method.about, "params": method.params, "result": method.result});
-        methods.insert(method.name.to_owned(), entry);
-    }
-    let notifications = json!({
-        (notify::TASK_STARTED): generator.subschema_for::<TaskInfo>(),
-        (notify::OUTPUT_CHUNK): generator.subschema_for::<ChunkNotification>(),
-        (notify::OUTPUT_END): generator.subschema_for::<EndNotification>(),
-        (notify::EVENT_ITEM): generator.subschema_for::<EventInfo>(),
-    });
-    let error = generator.subschema_for::<RpcError>();
-    let definitions: Value = generator.take_definitions(true).into();
-    let document = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Belay client protocol",
-        "description": "JSON-RPC 2.0 on a Unix socket, one message a line. `daemon/hello` comes first.",
-        "protocol": CLIENT_PROTOCOL,
-        "methods": methods,
-        "notifications": notifications,
-        "error": error,
-        "$defs": definitions,
-    });
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    Ok(serde_json::to_string_pretty(&belay_protocol::schema::document())? + "\n")
 }
 
 /// The help of every command, as the program prints it.

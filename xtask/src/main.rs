@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool talks")]
 
 mod bench;
+mod codegen;
 mod generate;
 mod interop;
 mod processes;
@@ -19,9 +20,11 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
 
   test [--long]        everything that has to hold: format, lints, build, tests, generated files, house rules,
-                       real agents; needs root
+                       types for other languages, real agents; needs root
   tidy                 the house rules
   generate [--check]   write the generated files under docs/, or check that they are as they would be written
+  codegen              generate types for TypeScript and Python from the schema with json-schema-to-typescript and
+                       datamodel-code-generator, and compile them strictly
   interop [AGENT…]     run real coding agents, offline, with belay as their shell; names: claude, opencode
   bench [NAME…] [--against BINARY [--noise] [--rounds N] [--report FILE]]
                        measure against the bare mechanism and peers; without names also write docs/benchmarks.md
@@ -50,6 +53,7 @@ fn dispatch(words: &[&str]) -> Outcome {
         ["tidy"] => tidy::run(),
         ["generate"] => generate::run(false),
         ["generate", "--check"] => generate::run(true),
+        ["codegen"] => codegen::run(),
         ["interop", names @ ..] => interop::run(names),
         ["bench", names @ ..] => bench::run(names),
         // What the benchmarks run as processes of their own.

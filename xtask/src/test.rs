@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::processes::Watch;
 use crate::run::{Outcome, cargo, command, lines, succeed, succeeds_quietly};
-use crate::{generate, interop, rights, tidy};
+use crate::{codegen, generate, interop, rights, tidy};
 
 /// Programs that the tests use, and the Debian package of each.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -49,23 +49,29 @@ pub(crate) fn run(long: bool) -> Outcome {
     tested.and(left)?;
     step("generated files", || generate::run(true))?;
     step("house rules", tidy::run)?;
-    let agents = agents()?;
+    let types = fetched("types for other languages", codegen::prepare, codegen::Ready::check)?;
+    let agents = fetched("agents", || interop::prepare(&[]), interop::Ready::check)?;
     println!("\nall of it in {} s", began.elapsed().as_secs());
-    if let Some(why) = agents {
-        println!("the agents were NOT tried: {why}");
+    for missing in types.into_iter().chain(agents) {
+        println!("{missing}");
     }
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(())
 }
 
-/// Real agents with Belay as their shell; or why they could not be had, which is no fault of what is tested here.
-fn agents() -> Outcome<Option<String>> {
-    println!("\n== getting the agents");
-    match interop::prepare(&[]) {
-        Ok(ready) => step("agents", || ready.check()).map(|()| None),
+/// A step with programs that have to be fetched first; or why they could not be, which is no fault of what is tested here.
+fn fetched<T>(
+    name: &str,
+    prepare: impl FnOnce() -> Outcome<T>,
+    check: impl FnOnce(&T) -> Outcome,
+) -> Outcome<Option<String>> {
+    println!("\n== {name}: fetching");
+    match prepare() {
+        Ok(ready) => step(name, || check(&ready)).map(|()| None),
         Err(why) => {
-            println!("== agents: NOT tried: {why}");
-            Ok(Some(why.to_string()))
+            let missing = format!("{name}: NOT tried: {why}");
+            println!("== {missing}");
+            Ok(Some(missing))
         }
     }
 }

@@ -309,6 +309,13 @@ impl RunArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fence {
+    Auto,
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnTimeout {
     Stop,
     Detach,
@@ -391,6 +398,9 @@ pub(crate) struct WaitArgs {
     /// Until nothing was written for so long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) silence: Option<Duration>,
+    /// Wait until the command runs (exit code 1 if it could not be started)
+    #[arg(long, conflicts_with_all = ["matching", "silence"])]
+    pub(crate) started: bool,
     /// Wait no longer than this
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
@@ -416,6 +426,9 @@ pub(crate) struct StopArgs {
     /// First everything that it has started through Belay, leaf first
     #[arg(long)]
     pub(crate) cascade: bool,
+    /// Whether the owner of the task is fenced from its lane; auto: if you are not the owner
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) fence: Fence,
     /// How long each step may take before the next
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,

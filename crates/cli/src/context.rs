@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use belay_client::{Client, Message, Notification, Places};
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::GetParams;
+use belay_protocol::task::TaskGetParams;
 
 use crate::error::CliError;
 use crate::ui::out::{self, Out};
@@ -40,7 +40,7 @@ impl Context {
         if text.starts_with("sh-") || text.starts_with("ag-") {
             return Ok(text.to_owned());
         }
-        Ok(self.connect()?.call::<TaskGet>(&GetParams { id: text.to_owned() })?.id)
+        Ok(self.connect()?.call::<TaskGet>(&TaskGetParams { id: text.to_owned() })?.id)
     }
 
     /// The next thing that is said on a connection whose answers have all been read. It is not waited for when nobody reads

@@ -2,12 +2,12 @@
 //! the gaps where they belong.
 
 use belay_protocol::Bytes;
-use belay_protocol::output::Chunk;
+use belay_protocol::output::OutputChunk;
 
 /// One thing to show.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    Chunk(Chunk),
+    Chunk(OutputChunk),
     /// Bytes from here to there were not kept.
     Gap(u64, u64),
 }
@@ -24,7 +24,7 @@ impl Cursor {
     }
 
     /// What is new in a read or a notification. The cursor moves to `next`, and never back.
-    pub(crate) fn take(&mut self, chunks: Vec<Chunk>, gaps: &[[u64; 2]], next: u64) -> Vec<Piece> {
+    pub(crate) fn take(&mut self, chunks: Vec<OutputChunk>, gaps: &[[u64; 2]], next: u64) -> Vec<Piece> {
         let seen = self.next;
         let chunks = chunks.into_iter().filter_map(|chunk| unseen(chunk, seen)).map(Piece::Chunk);
         let gaps = gaps.iter().filter(|gap| gap[1] > seen).map(|gap| Piece::Gap(gap[0].max(seen), gap[1]));
@@ -53,7 +53,7 @@ impl Piece {
 }
 
 /// The part of a chunk that lies at or after this offset.
-fn unseen(mut chunk: Chunk, seen: u64) -> Option<Chunk> {
+fn unseen(mut chunk: OutputChunk, seen: u64) -> Option<OutputChunk> {
     let known = seen.saturating_sub(chunk.offset);
     if known == 0 {
         return Some(chunk);
@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    fn chunk(offset: u64, text: &str) -> Chunk {
-        Chunk { stream: StreamName::Stdout, offset, at: Timestamp(0), data: text.into() }
+    fn chunk(offset: u64, text: &str) -> OutputChunk {
+        OutputChunk { stream: StreamName::Stdout, offset, at: Timestamp(0), data: text.into() }
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod signals;
 mod sink;
 mod words;
 
-use belay_protocol::task::StartParams;
+use belay_protocol::task::TaskStartParams;
 
 use crate::caller::{self, ProcStatus};
 use crate::context::Context;
@@ -33,9 +33,9 @@ pub(crate) use words::explanation;
 #[derive(Debug)]
 pub(crate) enum Role {
     /// We start it and wait for it in the foreground: what is done to us is done to it.
-    Caller(Box<StartParams>),
+    Caller(Box<TaskStartParams>),
     /// We are the shell that somebody called: nothing we do shows that there is a task, but that it can be detached.
-    Shell(Box<StartParams>),
+    Shell(Box<TaskStartParams>),
     /// We look on: we may leave, and it goes on.
     Viewer { id: String },
 }
@@ -60,7 +60,7 @@ pub(crate) struct Plan {
     pub(crate) role: Role,
     pub(crate) input: Input,
     /// Where its output is shown from; none if it is not shown.
-    pub(crate) from: Option<belay_protocol::output::From>,
+    pub(crate) from: Option<belay_protocol::output::OutputFrom>,
     /// What is put on our terminal before that.
     pub(crate) opening: Vec<u8>,
     pub(crate) json: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Plan {
 
 impl Role {
     /// What we start, if we do.
-    fn params(&self) -> Option<&StartParams> {
+    fn params(&self) -> Option<&TaskStartParams> {
         match self {
             Self::Caller(params) | Self::Shell(params) => Some(params),
             Self::Viewer { .. } => None,
@@ -92,11 +92,11 @@ impl Plan {
 /// Starts a task and stays with it.
 pub(crate) fn foreground(
     context: &mut Context,
-    params: StartParams,
+    params: TaskStartParams,
     json: bool,
     status: ProcStatus,
 ) -> Result<u8, CliError> {
-    let ours = if params.pty.is_some() && !json { Ours::find() } else { None };
+    let ours = if params.spec.pty().is_some() && !json { Ours::find() } else { None };
     let input = match ours {
         Some(ours) => {
             if let Some(key) = key::prefix()? {
@@ -104,9 +104,9 @@ pub(crate) fn foreground(
             }
             Input::Keys(ours)
         }
-        None if params.stdin => Input::Bytes { close: true },
+        None if params.spec.shell().is_some_and(|shell| shell.stdin) => Input::Bytes { close: true },
         None => Input::Nothing,
     };
-    let from = params.follow.then_some(belay_protocol::output::From::Offset(0));
+    let from = params.follow.map(|follow| belay_protocol::output::OutputFrom::Offset { offset: follow.from });
     Plan { role: Role::Caller(Box::new(params)), input, from, opening: Vec::new(), json }.go(context, status)
 }

@@ -1,11 +1,11 @@
 //! How a task's end is said: the exit code for scripts, a sentence for people, the line of a receipt.
 
 use belay_protocol::Timestamp;
-use belay_protocol::life::{ClockName, ExitStatus, Receipt, StartStage, SurvivorInfo};
+use belay_protocol::life::{ClockName, ExitStatus, StartStage, StopReceipt, SurvivorInfo};
 use belay_protocol::shell::LineVerdict;
 use belay_protocol::task::{
     AttemptInfo, BudgetInfo, BudgetName, DetachedBy, LeaderInfo, Outcome, SpawnError, StallEvidence,
-    StallInfo, Status, TaskInfo,
+    StallInfo, StopReason, TaskInfo, TaskStatus,
 };
 
 use crate::ui::human;
@@ -24,7 +24,8 @@ pub(crate) fn exit_code(task: &TaskInfo) -> u8 {
     let Some(outcome) = &task.outcome else { return 1 };
     let own = code_of(outcome.signal(), outcome.exit_code());
     match outcome {
-        Outcome::Exited { exit_code: 0, .. } => 0,
+        Outcome::Exited { exit_code: 0, .. }
+        | Outcome::TurnEnded { stop_reason: StopReason::EndTurn, .. } => 0,
         Outcome::Spawn { error, .. } => spawn_code(error),
         Outcome::Cancelled { .. } => own.unwrap_or(INTERRUPTED),
         Outcome::TimedOut { .. } => TIMED_OUT,
@@ -32,7 +33,13 @@ pub(crate) fn exit_code(task: &TaskInfo) -> u8 {
             own.filter(|code| *code != 0).unwrap_or(1)
         }
         Outcome::StopFailed { .. } => 3,
-        Outcome::Lost { .. } => 1,
+        Outcome::Lost { .. }
+        | Outcome::TurnEnded { .. }
+        | Outcome::Refused { .. }
+        | Outcome::MaxTokens { .. }
+        | Outcome::Authentication { .. }
+        | Outcome::Protocol { .. }
+        | Outcome::Empty { .. } => 1,
     }
 }
 
@@ -82,31 +89,31 @@ pub(crate) fn runs_on(task: &TaskInfo) -> String {
 }
 
 /// What one does that nobody waits for any more, where it is something else than to run.
-pub(crate) const fn background(status: Status) -> Option<&'static str> {
+pub(crate) const fn background(status: TaskStatus) -> Option<&'static str> {
     match status {
-        Status::Stopping => Some("is being stopped"),
-        Status::Queued => Some("waits in the background for its turn"),
+        TaskStatus::Stopping => Some("is being stopped"),
+        TaskStatus::Queued => Some("waits in the background for its turn"),
         _ => None,
     }
 }
 
 /// What whoever waited ends with: one that is being stopped has no code of its own, and it did not go well.
 pub(crate) fn released_code(task: &TaskInfo) -> u8 {
-    let stopped = if task.status == Status::Stopping { INTERRUPTED } else { 0 };
+    let stopped = if task.status == TaskStatus::Stopping { INTERRUPTED } else { 0 };
     left_behind(task).map_or(stopped, leader_code)
 }
 
 /// Whether its line has put it in the background.
 pub(crate) fn is_detached_by_its_line(task: &TaskInfo) -> bool {
-    task.line.as_ref().is_some_and(|line| line.verdict == LineVerdict::Detach)
+    task.spec.line().is_some_and(|line| line.verdict == LineVerdict::Detach)
 }
 
 pub(crate) fn go_on(task: &TaskInfo) -> String {
-    if task.status == Status::Stopping {
+    if task.status == TaskStatus::Stopping {
         return format!("belay wait {} to see its end", task.id);
     }
-    let see = if task.pty.is_some() { "belay attach" } else { "belay logs -f" };
-    let what = if task.pty.is_some() { "come back to it" } else { "follow it" };
+    let see = if task.spec.pty().is_some() { "belay attach" } else { "belay logs -f" };
+    let what = if task.spec.pty().is_some() { "come back to it" } else { "follow it" };
     format!("{see} {0} to {what}, belay stop {0} to end it", task.id)
 }
 
@@ -120,11 +127,17 @@ const fn spawn_code(error: &SpawnError) -> u8 {
 pub(crate) fn short(task: &TaskInfo) -> String {
     let status = status_name(task.status);
     match &task.outcome {
-        Some(outcome) if task.status == Status::Failed => match outcome {
+        Some(outcome) if task.status == TaskStatus::Failed => match outcome {
             Outcome::Spawn { .. } => "not started".to_owned(),
             Outcome::Budget { .. } => format!("{status} (budget)"),
             Outcome::Signaled { signal, .. } => format!("{status} ({})", human::signal(*signal)),
             Outcome::Exited { exit_code, .. } => format!("{status} (exit {exit_code})"),
+            Outcome::TurnEnded { .. }
+            | Outcome::Refused { .. }
+            | Outcome::MaxTokens { .. }
+            | Outcome::Authentication { .. }
+            | Outcome::Protocol { .. }
+            | Outcome::Empty { .. } => format!("{status} ({})", agent_words(outcome)),
             Outcome::Cancelled { .. }
             | Outcome::TimedOut { .. }
             | Outcome::StopFailed { .. }
@@ -139,7 +152,7 @@ pub(crate) fn short(task: &TaskInfo) -> String {
 
 /// Whether something of it has failed already.
 fn is_again(task: &TaskInfo, attempt: AttemptInfo) -> bool {
-    attempt.number > 1 || task.status == Status::Resting
+    attempt.number > 1 || task.status == TaskStatus::Retrying
 }
 
 /// `stalled: no progress for 2m 3s, processor time 20 ms when it was seen`.
@@ -153,7 +166,7 @@ pub(crate) fn stalled(stall: &StallInfo, now: Timestamp) -> String {
 pub(crate) fn attempt(task: &TaskInfo) -> Option<String> {
     let AttemptInfo { number, of, last } = task.attempt?;
     let last = last.map(|exit| match exit {
-        ExitStatus::Code(code) => format!("; the last failure: exit {code}"),
+        ExitStatus::Code { code } => format!("; the last failure: exit {code}"),
         ExitStatus::Signal { number, .. } => format!("; the last failure: died of {}", human::signal(number)),
     });
     let next = task.clocks.retry.and_then(|clock| clock.remaining_ms);
@@ -161,20 +174,25 @@ pub(crate) fn attempt(task: &TaskInfo) -> Option<String> {
     Some(format!("{number} of {of}{}{}", last.unwrap_or_default(), next.unwrap_or_default()))
 }
 
-pub(crate) const fn status_name(status: Status) -> &'static str {
+pub(crate) const fn status_name(status: TaskStatus) -> &'static str {
     match status {
-        Status::TimedOut => "timed out",
-        Status::StopFailed => "stop failed",
+        TaskStatus::InputNeeded => "input needed",
+        TaskStatus::TimedOut => "timed out",
+        TaskStatus::StopFailed => "stop failed",
         other => other.name(),
     }
 }
 
-pub(crate) const fn status_style(status: Status) -> Style {
+pub(crate) const fn status_style(status: TaskStatus) -> Style {
     match status {
-        Status::Running => Style::Good,
-        Status::Queued | Status::Starting | Status::Resting | Status::Stopping => Style::Busy,
-        Status::Completed | Status::Cancelled => Style::Dim,
-        Status::Failed | Status::TimedOut | Status::Lost | Status::StopFailed => Style::Bad,
+        TaskStatus::Running => Style::Good,
+        TaskStatus::Queued
+        | TaskStatus::Starting
+        | TaskStatus::Retrying
+        | TaskStatus::InputNeeded
+        | TaskStatus::Stopping => Style::Busy,
+        TaskStatus::Idle | TaskStatus::Completed | TaskStatus::Cancelled => Style::Dim,
+        TaskStatus::Failed | TaskStatus::TimedOut | TaskStatus::Lost | TaskStatus::StopFailed => Style::Bad,
     }
 }
 
@@ -183,7 +201,7 @@ pub(crate) fn sentence(task: &TaskInfo) -> String {
     sentence_of(task.status, task.outcome.as_ref())
 }
 
-pub(crate) fn sentence_of(ended: Status, outcome: Option<&Outcome>) -> String {
+pub(crate) fn sentence_of(ended: TaskStatus, outcome: Option<&Outcome>) -> String {
     let status = status_name(ended);
     let Some(outcome) = outcome else { return status.to_owned() };
     let why = outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -210,6 +228,28 @@ pub(crate) fn sentence_of(ended: Status, outcome: Option<&Outcome>) -> String {
         Outcome::Budget { budget, .. } => format!("{status}: {}", beyond(budget)),
         Outcome::StopFailed { survivors: alive, .. } => format!("{status}: {}", survivors(alive)),
         Outcome::Lost { reason, .. } => format!("{status}: {reason}"),
+        Outcome::TurnEnded { .. }
+        | Outcome::Refused { .. }
+        | Outcome::MaxTokens { .. }
+        | Outcome::Authentication { .. }
+        | Outcome::Protocol { .. }
+        | Outcome::Empty { .. } => format!("{status}: {}{why}", agent_words(outcome)),
+    }
+}
+
+/// How the turn of an agent ended.
+const fn agent_words(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::TurnEnded { stop_reason: StopReason::MaxTurnRequests, .. } => {
+            "too many requests in one turn"
+        }
+        Outcome::TurnEnded { stop_reason: StopReason::Cancelled, .. } => "turn cancelled",
+        Outcome::Refused { .. } => "refused",
+        Outcome::MaxTokens { .. } => "token limit reached",
+        Outcome::Authentication { .. } => "not signed in",
+        Outcome::Protocol { .. } => "protocol error",
+        Outcome::Empty { .. } => "nothing said",
+        _ => "turn ended",
     }
 }
 
@@ -240,7 +280,7 @@ pub(crate) const fn clock_name(clock: ClockName) -> &'static str {
 }
 
 /// `SIGTERM to 3 processes, SIGKILL to 1 process, tree empty after 12 ms`.
-pub(crate) fn receipt(receipt: &Receipt) -> String {
+pub(crate) fn receipt(receipt: &StopReceipt) -> String {
     let mut parts: Vec<String> = receipt
         .signals
         .iter()

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use belay_protocol::daemon::HelloResult;
-use belay_protocol::methods::Method;
+use belay_protocol::daemon::DaemonHelloResult;
+use belay_protocol::methods::{self, Method};
 use belay_protocol::rpc::{Answered, Incoming, Outgoing, RequestId, Version};
 use belay_protocol::{ErrorKind, MAX_REQUEST_BYTES, RpcError, read_json};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -35,7 +35,7 @@ pub struct Client {
     next_id: i64,
     /// Calls whose answer nobody waits for any more.
     abandoned: Vec<i64>,
-    hello: Option<HelloResult>,
+    hello: Option<DaemonHelloResult>,
 }
 
 /// One message from the daemon.
@@ -52,11 +52,20 @@ pub struct Response {
     pub result: Result<Box<RawValue>, RpcError>,
 }
 
-/// What the daemon said unasked; `method` is one of [`belay_protocol::methods::notify`].
+/// A notification from the daemon, as it came. [`Notification::parse`] reads it.
 #[derive(Debug)]
 pub struct Notification {
     pub method: String,
     pub params: Box<RawValue>,
+}
+
+impl Notification {
+    /// Reads the parameters. None: this version does not know the notification.
+    pub fn parse(&self) -> Result<Option<methods::Notification>, ClientError> {
+        methods::Notification::parse(&self.method, &self.params).map_err(|error| ClientError::Malformed {
+            what: format!("the notification {}: {error}", self.method),
+        })
+    }
 }
 
 /// Reads the result of a method.
@@ -71,12 +80,12 @@ impl Client {
         Self { stream, lines, queued, next_id: 1, abandoned: Vec::new(), hello: None }
     }
 
-    pub(crate) fn set_hello(&mut self, hello: HelloResult) {
+    pub(crate) fn set_hello(&mut self, hello: DaemonHelloResult) {
         self.hello = Some(hello);
     }
 
     /// What the daemon said of itself when the connection was made.
-    pub fn hello(&self) -> Option<&HelloResult> {
+    pub fn hello(&self) -> Option<&DaemonHelloResult> {
         self.hello.as_ref()
     }
 

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belay_protocol::daemon::HelloParams;
-use belay_protocol::methods::Hello;
+use belay_protocol::daemon::DaemonHelloParams;
+use belay_protocol::methods::DaemonHello;
 use belay_protocol::vars::SERVING;
 use belay_protocol::{CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, ErrorKind};
 
@@ -58,13 +58,14 @@ impl Client {
     /// The first exchange on a connection.
     pub(crate) fn greet(stream: UnixStream, token: Option<String>) -> Result<Self, ClientError> {
         let mut client = Self::over(stream);
-        let params = HelloParams {
+        let params = DaemonHelloParams {
             client: concat!("belay-client ", env!("CARGO_PKG_VERSION")).to_owned(),
             protocol: CLIENT_PROTOCOL,
             token,
         };
-        let hello =
-            client.call_by::<Hello>(&params, Some(Instant::now() + HELLO_LIMIT)).map_err(version_error)?;
+        let hello = client
+            .call_by::<DaemonHello>(&params, Some(Instant::now() + HELLO_LIMIT))
+            .map_err(version_error)?;
         if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&hello.protocol) {
             let message = format!("version {} speaks protocol {}", hello.version, hello.protocol);
             return Err(ClientError::Version { ours: CLIENT_PROTOCOL, message, hint: None });

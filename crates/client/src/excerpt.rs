@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use belay_protocol::methods::OutputRead;
-use belay_protocol::output::{From as Begin, ReadParams, ReadResult};
+use belay_protocol::output::{OutputFrom as Begin, OutputReadParams, OutputReadResult};
 use belay_protocol::task::TaskInfo;
 
 use crate::call::Client;
@@ -43,9 +43,9 @@ impl Excerpt {
     pub fn read(client: &mut Client, id: &str, from: u64, budget: usize) -> Result<Self, ClientError> {
         let mut page = |from: u64| {
             let max_bytes = Some(budget.max(1) as u64);
-            let params = ReadParams {
+            let params = OutputReadParams {
                 id: id.to_owned(),
-                from: Begin::Offset(from),
+                from: Begin::Offset { offset: from },
                 max_bytes,
                 stream: None,
                 text: false,
@@ -103,7 +103,7 @@ impl Excerpt {
 /// whatever the budget.
 pub fn report(task: &TaskInfo, status: &str, next: &str, excerpt: &Excerpt) -> String {
     let mut text = format!("task {}: {status}\n", task.id);
-    if let Some(line) = &task.line {
+    if let Some(line) = task.spec.line() {
         let _ = writeln!(text, "shell line: {}", line.explanation);
     }
     let _ = writeln!(text, "output: bytes {} to {} of {}", excerpt.from, excerpt.to, excerpt.to);
@@ -170,7 +170,7 @@ fn push_left_out(parts: &mut Vec<Part>, from: u64, to: u64) {
 }
 
 /// One page as parts, up to `to`: a task that writes on would let it never end.
-fn parts_of(page: ReadResult, to: u64) -> Vec<Part> {
+fn parts_of(page: OutputReadResult, to: u64) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut gaps = page.gaps.into_iter().peekable();
     for chunk in page.chunks.into_iter().filter(|chunk| chunk.offset < to) {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use belay_protocol::daemon::GcParams;
+use belay_protocol::daemon::DaemonGcParams;
 use belay_protocol::event;
 use belay_protocol::methods::{DaemonGc, EventRead};
 
@@ -52,7 +52,7 @@ fn an_answer_in_pieces_is_one_answer() {
             thread::yield_now();
         }
     });
-    assert_eq!(client.call::<DaemonGc>(&GcParams::default()).unwrap().freed_bytes, 7);
+    assert_eq!(client.call::<DaemonGc>(&DaemonGcParams::default()).unwrap().freed_bytes, 7);
     server.join().unwrap();
 }
 
@@ -65,7 +65,7 @@ fn notifications_in_between_are_kept_in_order() {
         );
         peer.answer(1);
     });
-    client.call::<DaemonGc>(&GcParams::default()).unwrap();
+    client.call::<DaemonGc>(&DaemonGcParams::default()).unwrap();
     assert!(client.has_buffered());
     let first = client.next_notification(None).unwrap();
     assert_eq!((first.method.as_str(), first.params.get()), ("a", "1"));
@@ -83,7 +83,10 @@ fn answers_to_several_requests_come_with_their_ids() {
         peer.say("{\"jsonrpc\":\"2.0\",\"method\":\"n\",\"params\":{}}\n");
         peer.answer(1);
     });
-    let ids = [client.send::<DaemonGc>(&GcParams::default()), client.send::<DaemonGc>(&GcParams::default())];
+    let ids = [
+        client.send::<DaemonGc>(&DaemonGcParams::default()),
+        client.send::<DaemonGc>(&DaemonGcParams::default()),
+    ];
     assert_eq!(ids.map(Result::unwrap), [1, 2]);
     assert_eq!(client.next_notification(None).unwrap().method, "n");
     let mut seen = Vec::new();
@@ -104,7 +107,7 @@ fn a_line_of_a_megabyte_is_a_line() {
         peer.say(&format!("{{\"jsonrpc\":\"2.0\",\"method\":\"long\",\"params\":\"{text}\"}}\n"));
         peer.answer(1);
     });
-    client.call::<DaemonGc>(&GcParams::default()).unwrap();
+    client.call::<DaemonGc>(&DaemonGcParams::default()).unwrap();
     assert_eq!(client.next_notification(None).unwrap().params.get().len(), (1 << 20) + 2);
     server.join().unwrap();
 }
@@ -115,7 +118,7 @@ fn an_end_in_the_middle_of_a_message_is_an_end() {
         peer.request();
         peer.say("{\"jsonrpc\":\"2.0\",\"id\":1,");
     });
-    assert!(matches!(client.call::<DaemonGc>(&GcParams::default()), Err(ClientError::Closed)));
+    assert!(matches!(client.call::<DaemonGc>(&DaemonGcParams::default()), Err(ClientError::Closed)));
     server.join().unwrap();
 }
 
@@ -129,7 +132,7 @@ fn a_typed_error_arrives_as_one() {
             "\n"
         ));
     });
-    let error = client.call::<EventRead>(&event::ReadParams::default()).unwrap_err();
+    let error = client.call::<EventRead>(&event::EventReadParams::default()).unwrap_err();
     let ClientError::Rpc(rpc) = error else { panic!("{error:?}") };
     assert_eq!((rpc.message.as_str(), rpc.data.from), ("gone", Some(9)));
     server.join().unwrap();
@@ -144,9 +147,9 @@ fn a_late_answer_disturbs_nobody() {
         peer.answer(2);
     });
     let soon = Instant::now() + Duration::from_millis(20);
-    let late = client.call_by::<DaemonGc>(&GcParams::default(), Some(soon));
+    let late = client.call_by::<DaemonGc>(&DaemonGcParams::default(), Some(soon));
     assert!(matches!(late, Err(ClientError::Deadline)));
-    client.call::<DaemonGc>(&GcParams::default()).unwrap();
+    client.call::<DaemonGc>(&DaemonGcParams::default()).unwrap();
     assert!(!client.has_buffered());
     server.join().unwrap();
 }
@@ -157,7 +160,7 @@ fn what_is_no_message_is_said_to_be_none() {
         peer.request();
         peer.say("HTTP/1.1 400 Bad Request\n");
     });
-    let error = client.call::<DaemonGc>(&GcParams::default()).unwrap_err();
+    let error = client.call::<DaemonGc>(&DaemonGcParams::default()).unwrap_err();
     assert!(matches!(error, ClientError::Malformed { .. }), "{error:?}");
     server.join().unwrap();
 }

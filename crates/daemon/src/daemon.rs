@@ -4,13 +4,14 @@
 use belay_journal::{Query, Rows, TaskFilter};
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
-    BudgetsHeld, DoctorResult, Enforcer, Finding, GcParams, HelloParams, HelloResult, ROOM, StatusParams,
-    StatusResult, StopDaemonResult, StopParams, Topic, Verdict,
+    BudgetEnforcement, BudgetEnforcer, DaemonDoctorResult, DaemonGcParams, DaemonHelloParams,
+    DaemonHelloResult, DaemonStatusParams, DaemonStatusResult, DaemonStopParams, DaemonStopResult,
+    DoctorFinding, FindingTopic, FindingVerdict, ROOM,
 };
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::SurvivorInfo;
 use belay_protocol::shim::ProcessId;
-use belay_protocol::task::StopResult;
+use belay_protocol::task::TaskStopResult;
 use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
 use belay_record::convert::outcome_from_record;
 
@@ -30,7 +31,7 @@ const CAPABILITIES: &[&str] =
 const SURVIVOR_TASKS: usize = 100;
 
 impl<H: Host> Core<H> {
-    pub(crate) fn hello(&mut self, caller: &Caller, params: &HelloParams) -> Result<Answer, RpcError> {
+    pub(crate) fn hello(&mut self, caller: &Caller, params: &DaemonHelloParams) -> Result<Answer, RpcError> {
         if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&params.protocol) {
             let client: String = params.client.chars().filter(|c| !c.is_control()).take(60).collect();
             let message = format!(
@@ -45,7 +46,7 @@ impl<H: Host> Core<H> {
             return Err(RpcError::new(ErrorKind::Version, message).field("protocol").hint(hint));
         }
         let scope = self.authenticate(caller.client, params.token.as_deref())?;
-        Ok(caller.answer(&HelloResult {
+        Ok(caller.answer(&DaemonHelloResult {
             version: VERSION.to_owned(),
             protocol: CLIENT_PROTOCOL,
             pid: own_pid(),
@@ -55,9 +56,9 @@ impl<H: Host> Core<H> {
         }))
     }
 
-    pub(crate) fn daemon_status(&self, caller: &Caller, params: StatusParams) -> Answer {
+    pub(crate) fn daemon_status(&self, caller: &Caller, params: DaemonStatusParams) -> Answer {
         let config = &self.ctx.config;
-        let result = StatusResult {
+        let result = DaemonStatusResult {
             version: VERSION.to_owned(),
             pid: own_pid(),
             home: Bytes::from(config.home.clone().into_os_string()),
@@ -91,7 +92,7 @@ impl<H: Host> Core<H> {
         self.await_worker(caller, |core, finish| {
             core.read_journal(Query::List(filter), move |core, rows| {
                 let make = move |core: &mut Self, caller: &Caller| {
-                    Ok(caller.answer(&DoctorResult { findings: core.findings(rows) }))
+                    Ok(caller.answer(&DaemonDoctorResult { findings: core.findings(rows) }))
                 };
                 finish(core, Box::new(make));
             });
@@ -99,26 +100,26 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
-    fn findings(&self, with_survivors: Result<Rows, RpcError>) -> Vec<Finding> {
+    fn findings(&self, with_survivors: Result<Rows, RpcError>) -> Vec<DoctorFinding> {
         let mut findings = vec![self.containment_finding(), self.budgets_finding(), self.tasks_finding()];
         findings.extend(self.journal_finding());
         findings.extend(self.survivor_findings(with_survivors));
         findings.extend(self.shim_findings());
-        findings.extend(self.ctx.notices().map(|notice| Finding {
-            verdict: Verdict::Warning,
-            topic: Topic::Notice,
+        findings.extend(self.ctx.notices().map(|notice| DoctorFinding {
+            verdict: FindingVerdict::Warning,
+            topic: FindingTopic::Notice,
             message: format!("{} ({})", notice.message, notice.at),
             hint: notice.hint.clone(),
         }));
         findings.push(finding(
-            Verdict::Note,
-            Topic::Outside,
+            FindingVerdict::Note,
+            FindingTopic::Outside,
             "processes that a task starts through an outside server (cron, docker, systemd, a running tmux) are not held",
         ));
         findings
     }
 
-    fn containment_finding(&self) -> Finding {
+    fn containment_finding(&self) -> DoctorFinding {
         let containment = &self.ctx.config.containment;
         let with_cgroup = containment.cgroup.is_some();
         let message = if with_cgroup {
@@ -132,41 +133,46 @@ impl<H: Host> Core<H> {
              to use cgroups, run the daemon in a delegated scope: systemd-run --user --scope -p Delegate=yes belay up"
                 .to_owned()
         });
-        let verdict = if with_cgroup { Verdict::Ok } else { Verdict::Note };
-        Finding { verdict, topic: Topic::Containment, message, hint }
+        let verdict = if with_cgroup { FindingVerdict::Ok } else { FindingVerdict::Note };
+        DoctorFinding { verdict, topic: FindingTopic::Containment, message, hint }
     }
 
     /// How each budget of a task is enforced here.
-    fn budgets_finding(&self) -> Finding {
-        let BudgetsHeld { memory, processes, why } = &self.ctx.config.containment.budgets;
+    fn budgets_finding(&self) -> DoctorFinding {
+        let BudgetEnforcement { memory, processes, why } = &self.ctx.config.containment.budgets;
         let kernel = "enforced by the kernel";
         let sampled = "sampled four times a second, so it can be exceeded for a moment";
-        let how = |enforcer: &Enforcer| if *enforcer == Enforcer::Kernel { kernel } else { sampled };
+        let how =
+            |enforcer: &BudgetEnforcer| if *enforcer == BudgetEnforcer::Kernel { kernel } else { sampled };
         let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         let message = format!(
             "output is counted as it is written; memory: {}; processes: {}{why}",
             how(memory),
             how(processes)
         );
-        let all = *memory == Enforcer::Kernel && *processes == Enforcer::Kernel;
-        finding(if all { Verdict::Ok } else { Verdict::Note }, Topic::Budgets, &message)
+        let all = *memory == BudgetEnforcer::Kernel && *processes == BudgetEnforcer::Kernel;
+        finding(if all { FindingVerdict::Ok } else { FindingVerdict::Note }, FindingTopic::Budgets, &message)
     }
 
-    fn tasks_finding(&self) -> Finding {
+    fn tasks_finding(&self) -> DoctorFinding {
         let ended = self.retention.ended_count();
-        finding(Verdict::Ok, Topic::Tasks, &format!("{} live, {ended} ended and kept", self.tasks.len()))
+        finding(
+            FindingVerdict::Ok,
+            FindingTopic::Tasks,
+            &format!("{} live, {ended} ended and kept", self.tasks.len()),
+        )
     }
 
     /// Journal files that were removed while the daemon has them open: their contents are lost when
     /// the daemon exits.
-    fn journal_finding(&self) -> Option<Finding> {
+    fn journal_finding(&self) -> Option<DoctorFinding> {
         let missing = self.ctx.journal.missing_files();
         let names = missing.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
         let names = names.collect::<Vec<_>>().join(", ");
         let home = self.ctx.config.home.display();
-        (!missing.is_empty()).then(|| Finding {
-            verdict: Verdict::Problem,
-            topic: Topic::Journal,
+        (!missing.is_empty()).then(|| DoctorFinding {
+            verdict: FindingVerdict::Problem,
+            topic: FindingTopic::Journal,
             message: format!(
                 "missing from {home}: {names}; the daemon still has the files open, and their contents are lost when it exits"
             ),
@@ -180,14 +186,14 @@ impl<H: Host> Core<H> {
     }
 
     /// Processes that survived the stop of their task and are still alive.
-    fn survivor_findings(&self, rows: Result<Rows, RpcError>) -> Vec<Finding> {
+    fn survivor_findings(&self, rows: Result<Rows, RpcError>) -> Vec<DoctorFinding> {
         let Ok(Rows::Tasks(rows)) = rows else { return Vec::new() };
         let tasks = rows.into_iter().filter_map(|row| StoredTask::from_row(row).ok());
         let here = tasks.filter(|stored| stored.doc.boot == self.ctx.boot);
         here.filter_map(|stored| self.survivor_finding(&stored)).collect()
     }
 
-    fn survivor_finding(&self, stored: &StoredTask) -> Option<Finding> {
+    fn survivor_finding(&self, stored: &StoredTask) -> Option<DoctorFinding> {
         let outcome = stored.doc.end.as_ref().map(outcome_from_record)?;
         let is_alive = |process: &&SurvivorInfo| {
             self.ctx.host.is_alive(ProcessId { pid: process.pid, start_ticks: process.start_ticks })
@@ -195,9 +201,9 @@ impl<H: Host> Core<H> {
         let alive: Vec<&SurvivorInfo> = outcome.survivors().iter().filter(is_alive).collect();
         let pids = alive.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(" ");
         let first = alive.first()?;
-        Some(Finding {
-            verdict: Verdict::Problem,
-            topic: Topic::Survivors,
+        Some(DoctorFinding {
+            verdict: FindingVerdict::Problem,
+            topic: FindingTopic::Survivors,
             message: format!(
                 "could not stop all processes of task {}: {} still alive, such as pid {} ({}, user {})",
                 stored.id,
@@ -210,10 +216,10 @@ impl<H: Host> Core<H> {
         })
     }
 
-    fn shim_findings(&self) -> Vec<Finding> {
-        let silent = self.shims.unresponsive().map(|(task, pid)| Finding {
-            verdict: Verdict::Problem,
-            topic: Topic::Shims,
+    fn shim_findings(&self) -> Vec<DoctorFinding> {
+        let silent = self.shims.unresponsive().map(|(task, pid)| DoctorFinding {
+            verdict: FindingVerdict::Problem,
+            topic: FindingTopic::Shims,
             message: format!("the shim of task {task} does not answer (pid {pid})"),
             hint: Some(format!(
                 "if it is suspended, run kill -CONT {pid}; or kill it: the daemon then kills the process tree of its task"
@@ -222,12 +228,16 @@ impl<H: Host> Core<H> {
         silent.collect()
     }
 
-    pub(crate) fn daemon_stop(&mut self, caller: &Caller, params: &StopParams) -> Result<Answer, RpcError> {
+    pub(crate) fn daemon_stop(
+        &mut self,
+        caller: &Caller,
+        params: &DaemonStopParams,
+    ) -> Result<Answer, RpcError> {
         check_clock("grace_ms", params.grace_ms)?;
         self.only_a_person(caller, "stop the daemon")?;
         if !params.stop_tasks || self.tasks.is_empty() {
             let left_running = self.tasks.len() as u64;
-            self.reply(caller, &StopDaemonResult { receipts: Vec::new(), left_running });
+            self.reply(caller, &DaemonStopResult { receipts: Vec::new(), left_running });
             self.leave(&self.actor(caller, Some("belay down")));
             return Ok(Answer::Sent);
         }
@@ -247,20 +257,20 @@ impl<H: Host> Core<H> {
     }
 
     /// Replies to `daemon/stop`: the tasks have been stopped, except for `left` tasks.
-    pub(crate) fn finish_leaving(&mut self, caller: &Caller, receipts: Vec<StopResult>, left: usize) {
-        self.reply(caller, &StopDaemonResult { receipts, left_running: left as u64 });
+    pub(crate) fn finish_leaving(&mut self, caller: &Caller, receipts: Vec<TaskStopResult>, left: usize) {
+        self.reply(caller, &DaemonStopResult { receipts, left_running: left as u64 });
         // Calls that wait for tasks that could not be stopped in time.
         self.refuse_pending_replies(&[]);
     }
 
-    pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &GcParams) -> Result<Answer, RpcError> {
+    pub(crate) fn daemon_gc(&mut self, caller: &Caller, params: &DaemonGcParams) -> Result<Answer, RpcError> {
         self.only_a_person(caller, "remove ended tasks of other callers")?;
         Ok(self.collect(caller, params.all, params.dry_run))
     }
 }
 
-fn finding(verdict: Verdict, topic: Topic, message: &str) -> Finding {
-    Finding { verdict, topic, message: message.to_owned(), hint: None }
+fn finding(verdict: FindingVerdict, topic: FindingTopic, message: &str) -> DoctorFinding {
+    DoctorFinding { verdict, topic, message: message.to_owned(), hint: None }
 }
 
 fn own_pid() -> i32 {

@@ -2,7 +2,7 @@
 
 use belay_model::Policy;
 use belay_protocol::RpcError;
-use belay_protocol::task::{Budgets, NoLimit, OnTimeout, StartParams};
+use belay_protocol::task::{Budgets, NoLimit, OnTimeout, TaskStartParams};
 
 /// One layer of defaults. A field that it leaves out comes from the next layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,9 +20,9 @@ impl Defaults {
     pub const OUTPUT_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 }
 
-impl From<belay_protocol::session::Defaults> for Defaults {
-    fn from(session: belay_protocol::session::Defaults) -> Self {
-        let belay_protocol::session::Defaults {
+impl From<belay_protocol::session::SessionDefaults> for Defaults {
+    fn from(session: belay_protocol::session::SessionDefaults) -> Self {
+        let belay_protocol::session::SessionDefaults {
             timeout_ms,
             on_timeout,
             ttl_ms,
@@ -47,7 +47,7 @@ pub(crate) struct Limits {
 
 /// Each limit is the start's own value, else that of the first layer that has one, else the
 /// built-in value.
-pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
+pub(crate) fn resolve(params: &TaskStartParams, layers: &[&Defaults]) -> Limits {
     fn pick<T: Copy>(own: Option<T>, layers: &[&Defaults], field: fn(&Defaults) -> Option<T>) -> Option<T> {
         own.or_else(|| layers.iter().find_map(|layer| field(layer)))
     }
@@ -67,7 +67,7 @@ pub(crate) fn resolve(params: &StartParams, layers: &[&Defaults]) -> Limits {
 const SMALLEST_MEMORY_BYTES: u64 = 1024 * 1024;
 
 /// Checks the budgets of a start, and the limits that it switches off.
-pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
+pub(crate) fn check(params: &TaskStartParams) -> Result<(), RpcError> {
     let Budgets { output_bytes, memory_bytes, processes } = params.budgets;
     let counts = [("output_bytes", output_bytes), ("processes", processes)];
     if let Some((name, _)) = counts.iter().find(|(_, budget)| *budget == Some(0)) {
@@ -84,7 +84,7 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
 }
 
 /// A limit is either set or switched off, not both.
-fn check_no_limits(params: &StartParams) -> Result<(), RpcError> {
+fn check_no_limits(params: &TaskStartParams) -> Result<(), RpcError> {
     let clocks = [
         (NoLimit::Timeout, params.timeout_ms, "timeout_ms"),
         (NoLimit::Ttl, params.ttl_ms, "ttl_ms"),
@@ -101,8 +101,8 @@ fn check_no_limits(params: &StartParams) -> Result<(), RpcError> {
 mod tests {
     use super::*;
 
-    fn start(json: &str) -> StartParams {
-        serde_json::from_str(&format!(r#"{{"command": {{"argv": ["true"]}}, "cwd": "/", {json}}}"#)).unwrap()
+    fn start(json: &str) -> TaskStartParams {
+        serde_json::from_str(&format!(r#"{{"spec": {{"kind": "shell", "command": {{"kind": "argv", "argv": ["true"]}}}}, "cwd": "/", {json}}}"#)).unwrap()
     }
 
     #[test]

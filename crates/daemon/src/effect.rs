@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use belay_journal::{EventRule, FlushJob, Query};
 use belay_protocol::life::{OutputInfo, SurvivorInfo};
-use belay_protocol::output::{SearchCursor, SearchParams, SearchResult};
-use belay_protocol::shell::ReadParams;
+use belay_protocol::output::{OutputSearchCursor, OutputSearchParams, OutputSearchResult};
+use belay_protocol::shell::ShellReadParams;
 use belay_protocol::shim::{ProcessId, ToShim};
 use belay_protocol::task::ProcessInfo;
 use belay_record::{EndFile, MemoryLog};
@@ -65,7 +65,7 @@ pub enum Effect {
     /// Parse a shell line in a process of its own.
     ParseLine {
         job: JobId,
-        params: Box<ReadParams>,
+        params: Box<ShellReadParams>,
     },
     /// Look at processes and logs of tasks.
     Sample {
@@ -176,15 +176,15 @@ impl Pattern {
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct Searched {
-    pub result: SearchResult,
+    pub result: OutputSearchResult,
     /// Where to continue when more has been written: unfinished lines are searched again.
-    pub resume: SearchCursor,
+    pub resume: OutputSearchCursor,
 }
 
 /// A search over one task's output.
 #[derive(Clone, Debug)]
 pub struct Search {
-    pub params: SearchParams,
+    pub params: OutputSearchParams,
     pub pattern: Pattern,
     pub dir: PathBuf,
     /// The log, if it is in memory.

@@ -1,22 +1,27 @@
 //! `event/read follow`: the numbered record of everything that happened, from any number on. The last events are in memory;
 //! older ones are read by the journal's reader, a page at a time.
 
+mod item;
+
 use std::collections::BTreeSet;
 
-use belay_journal::{EventFilter, EventPage, EventRow, Query, Rows};
-use belay_protocol::Timestamp;
+use belay_journal::{EventFilter as StoredFilter, EventPage, EventRow, Query, Rows};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::{
-    Event, EventInfo, EventKind, Filter, FollowParams, FollowResult, ReadParams, ReadResult,
+    EventEndNotification, EventFilter, EventFollowParams, EventFollowResult, EventReadParams,
+    EventReadResult, EventUnfollowParams, EventUnfollowResult,
 };
-use belay_protocol::methods::notify;
+use belay_protocol::methods::notifications::EventEnd;
+use belay_protocol::rpc::RequestId;
 
+use self::item::{EventBodies, event_body, event_info, item_prefix, push_item};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::input::ClientId;
 use crate::requests::check::at_most;
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, internal};
-use crate::runtime::{Core, Table, Work};
+use crate::runtime::{Core, Index, Table, Work};
+use crate::tasks::no_such_follow;
 
 /// How many events one page of a follower has.
 const PAGE: usize = 200;
@@ -24,18 +29,24 @@ const PAGE: usize = 200;
 /// How many events in memory one step of a read looks at.
 const SCANNED_AT_ONCE: usize = 5_000;
 
-/// Clients that follow events, and calls that wait for one.
+/// Subscriptions to events by number, and calls that wait for an event.
 #[derive(Debug, Default)]
 pub(crate) struct EventFollowers {
-    followers: Table<ClientId, Follower>,
+    followers: Table<u64, Follower>,
+    by_client: Index<ClientId, u64>,
     waiting: BTreeSet<ReplyId>,
 }
 
+/// One subscription.
 #[derive(Clone, Debug)]
 struct Follower {
+    client: ClientId,
+    request: RequestId,
+    /// The beginning of each of its notifications, up to the event.
+    prefix: Vec<u8>,
     /// The number of the last event that was sent, or passed over.
     after: u64,
-    filter: EventFilter,
+    filter: StoredFilter,
     /// A page is being read for it.
     reading: bool,
     /// Its next page is sent in a later step.
@@ -43,13 +54,34 @@ struct Follower {
 }
 
 impl EventFollowers {
+    fn add(&mut self, follow: u64, follower: Follower) {
+        self.by_client.add(follower.client, follow);
+        self.followers.insert(follow, follower);
+    }
+
+    /// Ends a subscription of a client. False: the client has none with this number.
+    fn remove(&mut self, client: ClientId, follow: u64) -> bool {
+        if self.followers.get(&follow).is_none_or(|follower| follower.client != client) {
+            return false;
+        }
+        self.by_client.remove(&client, &follow);
+        self.followers.remove(&follow).is_some()
+    }
+
+    fn of_client(&self, client: ClientId) -> Vec<u64> {
+        self.by_client.of(&client).copied().collect()
+    }
+
     pub(crate) fn drop_client(&mut self, client: ClientId) {
-        self.followers.remove(&client);
+        for follow in self.of_client(client) {
+            self.remove(client, follow);
+        }
     }
 
     /// Whether a client follows events and has not been sent all of them.
     pub(crate) fn is_behind(&self, client: ClientId, last: u64) -> bool {
-        self.followers.get(&client).is_some_and(|follower| follower.after < last)
+        let is_behind = |follow| self.followers.get(follow).is_some_and(|follower| follower.after < last);
+        self.by_client.of(&client).any(is_behind)
     }
 }
 
@@ -58,7 +90,7 @@ impl EventFollowers {
 pub(crate) struct EventsReply {
     after: u64,
     max: usize,
-    filter: EventFilter,
+    filter: StoredFilter,
     /// How long it waits if it finds nothing.
     wait_ms: u64,
 }
@@ -76,45 +108,76 @@ impl Reply for EventsReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn event_read(&mut self, caller: &Caller, params: ReadParams) -> Result<Answer, RpcError> {
+    pub(crate) fn event_read(
+        &mut self,
+        caller: &Caller,
+        params: EventReadParams,
+    ) -> Result<Answer, RpcError> {
         let max = at_most("max", params.max, bounds::LIST_ITEMS)?;
-        let ReadParams { after, wait_ms, only, .. } = params;
+        let EventReadParams { after, wait_ms, only, .. } = params;
         self.with_filter(caller, only, move |core, caller, filter| {
             core.check_position(after)?;
             Ok(core.read_events(caller, filter, after, max, wait_ms))
         })
     }
 
-    pub(crate) fn event_follow(&mut self, caller: &Caller, params: FollowParams) -> Result<Answer, RpcError> {
-        let FollowParams { after, only } = params;
+    pub(crate) fn event_follow(
+        &mut self,
+        caller: &Caller,
+        params: EventFollowParams,
+    ) -> Result<Answer, RpcError> {
+        let EventFollowParams { after, only } = params;
         self.with_filter(caller, only, move |core, caller, filter| {
             core.check_position(after)?;
-            let follower = Follower { after, filter, reading: false, queued: false };
-            core.events.followers.insert(caller.client, follower);
+            // A call without an id gets no answer, and so no notifications that name it.
+            let Some(request) = caller.request.clone() else { return Ok(Answer::Now(None)) };
+            let client = caller.client;
+            if core.events.by_client.count(&client) >= bounds::FOLLOWS_PER_CLIENT {
+                let message =
+                    format!("this connection has {} event subscriptions", bounds::FOLLOWS_PER_CLIENT);
+                return Err(RpcError::new(ErrorKind::Busy, message).hint("open another connection"));
+            }
+            let follow = core.ctx.next_number();
+            let prefix = item_prefix(&request, follow).ok_or_else(internal)?;
+            core.events.add(
+                follow,
+                Follower { client, request, prefix, after, filter, reading: false, queued: false },
+            );
             let (first, last) = (core.ctx.journal.first_event(), core.ctx.journal.last_event());
-            core.reply(caller, &FollowResult { after, first, last });
-            core.serve_event_follower(caller.client);
+            core.reply(caller, &EventFollowResult { follow, after, first, last });
+            core.serve_event_follow(follow);
             Ok(Answer::Sent)
         })
+    }
+
+    pub(crate) fn event_unfollow(
+        &mut self,
+        caller: &Caller,
+        params: &EventUnfollowParams,
+    ) -> Result<Answer, RpcError> {
+        if !self.events.remove(caller.client, params.follow) {
+            return Err(no_such_follow(params.follow));
+        }
+        Ok(caller.answer(&EventUnfollowResult { ended: 1 }))
     }
 
     /// Calls the handler with a filter in which the ids that were typed are complete.
     fn with_filter(
         &mut self,
         caller: &Caller,
-        only: Filter,
-        handler: impl FnOnce(&mut Self, &Caller, EventFilter) -> Result<Answer, RpcError> + 'static,
+        only: EventFilter,
+        handler: impl FnOnce(&mut Self, &Caller, StoredFilter) -> Result<Answer, RpcError> + 'static,
     ) -> Result<Answer, RpcError> {
         // What was recorded before this call is part of what it reads.
         self.commit_or_retry();
         let scope = self.scope(caller);
         let session = only.session.as_ref().map(|text| self.find_session(&scope, text)).transpose()?;
         let types = only.types.iter().map(|pattern| pattern.as_str().to_owned()).collect();
-        let filter = EventFilter { task: None, session, types, scope: scope.id().map(str::to_owned) };
+        let filter = StoredFilter { task: None, session, types, scope: scope.id().map(str::to_owned) };
         let Some(task) = only.task else { return handler(self, caller, filter) };
         self.with_task_or_error(caller, &task, |core, caller, found| {
             let task = found.map_err(|error| error.field("task"))?;
-            handler(core, caller, EventFilter { task: Some(task.id().to_owned()), ..filter })
+            handler(core, caller, StoredFilter { task: Some(task.id().to_owned()), ..filter })
         })
     }
 
@@ -124,7 +187,7 @@ impl<H: Host> Core<H> {
     fn read_events(
         &mut self,
         caller: &Caller,
-        filter: EventFilter,
+        filter: StoredFilter,
         after: u64,
         max: usize,
         wait_ms: u64,
@@ -152,7 +215,7 @@ impl<H: Host> Core<H> {
     fn answer_page(
         &mut self,
         caller: &Caller,
-        filter: EventFilter,
+        filter: StoredFilter,
         page: EventPage,
         max: usize,
         wait_ms: u64,
@@ -173,11 +236,11 @@ impl<H: Host> Core<H> {
             return Answer::Later;
         }
         let events = events.iter().map(event_info).collect();
-        caller.answer(&ReadResult { events, next, first, last })
+        caller.answer(&EventReadResult { events, next, first, last })
     }
 
     /// A page of events, if all events after this number are in memory. It may end before a match is found.
-    fn page_in_memory(&self, filter: &EventFilter, after: u64, max: usize) -> Option<EventPage> {
+    fn page_in_memory(&self, filter: &StoredFilter, after: u64, max: usize) -> Option<EventPage> {
         let (first, last) = (self.ctx.journal.first_event(), self.ctx.journal.last_event());
         let rows = self.ctx.journal.events_in_memory(after, SCANNED_AT_ONCE)?;
         let mut events: Vec<EventRow> = Vec::new();
@@ -217,11 +280,11 @@ impl<H: Host> Core<H> {
         if self.events.followers.is_empty() {
             return;
         }
-        let followers: Vec<ClientId> = self.events.followers.keys().copied().collect();
+        let followers: Vec<u64> = self.events.followers.keys().copied().collect();
         // Followers that keep up are all at the same position.
-        let mut lines = None;
-        for client in followers {
-            self.send_events(client, &mut lines);
+        let mut bodies = None;
+        for follow in followers {
+            self.send_events(follow, &mut bodies);
         }
     }
 
@@ -241,74 +304,96 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Sends a follower a page of the events that it has not been sent, as far as it keeps up. The next page follows in a later
-    /// step.
-    pub(crate) fn serve_event_follower(&mut self, client: ClientId) {
-        self.send_events(client, &mut None);
-    }
-
-    /// The turn of a follower that had more than a page to be sent has come.
-    pub(crate) fn send_queued_events(&mut self, client: ClientId) {
-        if let Some(follower) = self.events.followers.get_mut(&client) {
-            follower.queued = false;
-            self.serve_event_follower(client);
+    /// Sends every subscription of a client what there is for it.
+    pub(crate) fn serve_event_follows(&mut self, client: ClientId) {
+        for follow in self.events.of_client(client) {
+            self.serve_event_follow(follow);
         }
     }
 
-    fn send_events(&mut self, client: ClientId, lines: &mut Option<EventLines>) {
-        let Some(follower) = self.events.followers.get(&client) else { return };
-        let Some(state) = self.requests.client(client) else { return };
+    /// Sends a subscription a page of the events that it has not been sent, as far as its client keeps up. The next page follows
+    /// in a later step.
+    fn serve_event_follow(&mut self, follow: u64) {
+        self.send_events(follow, &mut None);
+    }
+
+    /// The turn of a subscription that had more than a page to be sent has come.
+    pub(crate) fn send_queued_events(&mut self, follow: u64) {
+        if let Some(follower) = self.events.followers.get_mut(&follow) {
+            follower.queued = false;
+            self.serve_event_follow(follow);
+        }
+    }
+
+    fn send_events(&mut self, follow: u64, bodies: &mut Option<EventBodies>) {
+        let Some(follower) = self.events.followers.get(&follow) else { return };
+        let Some(state) = self.requests.client(follower.client) else { return };
         let (after, last) = (follower.after, self.ctx.journal.last_event());
         if follower.reading || follower.queued || state.is_congested() || after >= last {
             return;
         }
-        if lines.as_ref().is_none_or(|lines| lines.after != after) {
+        if bodies.as_ref().is_none_or(|bodies| bodies.after != after) {
             let rows = self.ctx.journal.events_in_memory(after, PAGE);
-            *lines = rows.and_then(|rows| EventLines::of(after, &rows));
+            *bodies = rows.and_then(|rows| EventBodies::of(after, &rows));
         }
-        let Some(page) = lines else { return self.read_for_follower(client) };
-        let mut wanted = Vec::new();
+        let Some(page) = bodies else { return self.read_for_follower(follow) };
+        let mut lines = Vec::new();
         for event in page.events.iter().filter(|event| follower.filter.matches(&event.row)) {
-            wanted.extend_from_slice(&event.line);
+            push_item(&mut lines, &follower.prefix, &event.body);
         }
         let sent = page.last;
-        self.advance_follower(client, sent, wanted);
+        self.advance_follower(follow, sent, lines);
         if sent < last
-            && let Some(follower) = self.events.followers.get_mut(&client)
+            && let Some(follower) = self.events.followers.get_mut(&follow)
         {
             follower.queued = true;
-            self.do_later(Work::SendEvents(client));
+            self.do_later(Work::SendEvents(follow));
         }
     }
 
-    fn advance_follower(&mut self, client: ClientId, to: u64, lines: Vec<u8>) {
-        if let Some(follower) = self.events.followers.get_mut(&client) {
-            follower.after = to;
-        }
+    fn advance_follower(&mut self, follow: u64, to: u64, lines: Vec<u8>) {
+        let Some(follower) = self.events.followers.get_mut(&follow) else { return };
+        follower.after = to;
+        let client = follower.client;
         if !lines.is_empty() {
             self.send_lines(client, lines, false);
         }
     }
 
-    /// The follower is behind what is in memory: the reader is asked for its next page.
-    fn read_for_follower(&mut self, client: ClientId) {
-        let Some(follower) = self.events.followers.get_mut(&client) else { return };
+    /// The subscription is behind what is in memory: the reader is asked for its next page.
+    fn read_for_follower(&mut self, follow: u64) {
+        let Some(follower) = self.events.followers.get_mut(&follow) else { return };
         follower.reading = true;
         let (after, filter) = (follower.after, follower.filter.clone());
-        let query = Query::Events { after, max: PAGE, filter: filter.clone() };
+        let query = Query::Events { after, max: PAGE, filter };
         self.read_journal(query, move |core, rows| {
-            let Some(follower) = core.events.followers.get_mut(&client) else { return };
-            // It may have begun again elsewhere meanwhile.
-            if !follower.reading || follower.after != after || follower.filter != filter {
-                return;
-            }
+            let Some(follower) = core.events.followers.get_mut(&follow) else { return };
             follower.reading = false;
-            let Ok(Rows::Events(page)) = rows else { return };
-            let lines = page.events.iter().filter_map(event_line).flatten().collect();
-            // What retention has removed meanwhile is passed over.
-            core.advance_follower(client, page.next.max(after), lines);
-            core.serve_event_follower(client);
+            let page = match rows {
+                // Retention may have been faster than the follower.
+                Ok(Rows::Events(page)) => check_kept(after, page.first).map(|()| page),
+                Ok(_) => Err(internal()),
+                Err(error) => Err(error),
+            };
+            let page = match page {
+                Ok(page) => page,
+                Err(error) => return core.end_event_follow(follow, error),
+            };
+            let mut lines = Vec::new();
+            for body in page.events.iter().filter_map(event_body) {
+                push_item(&mut lines, &follower.prefix, &body);
+            }
+            core.advance_follower(follow, page.next.max(after), lines);
+            core.serve_event_follow(follow);
         });
+    }
+
+    /// Ends a subscription that cannot go on, and tells its client.
+    fn end_event_follow(&mut self, follow: u64, error: RpcError) {
+        let Some(follower) = self.events.followers.get(&follow) else { return };
+        let (client, request, after) = (follower.client, follower.request.clone(), follower.after);
+        self.events.remove(client, follow);
+        self.notify::<EventEnd>(client, &EventEndNotification { request, follow, after, error });
     }
 }
 
@@ -322,71 +407,4 @@ fn check_kept(after: u64, first: u64) -> Result<(), RpcError> {
         .field("after")
         .hint(format!("go on with after = {}", first - 1))
         .from_position(first - 1))
-}
-
-/// Events on their way to followers: serialised once, however many followers there are.
-struct EventLines {
-    after: u64,
-    last: u64,
-    events: Vec<EventLine>,
-}
-
-struct EventLine {
-    row: EventRow,
-    line: Vec<u8>,
-}
-
-impl EventLines {
-    fn of(after: u64, rows: &[&EventRow]) -> Option<Self> {
-        let last = rows.last()?.seq;
-        let events =
-            rows.iter().filter_map(|row| Some(EventLine { row: (*row).clone(), line: event_line(row)? }));
-        Some(Self { after, last, events: events.collect() })
-    }
-}
-
-/// A notification of an event.
-fn event_line(row: &EventRow) -> Option<Vec<u8>> {
-    use belay_protocol::rpc::{Notification, Version};
-    let event = event_info(row);
-    let message = Notification { jsonrpc: Version::V2, method: notify::EVENT_ITEM, params: &event };
-    crate::requests::line(&message).ok()
-}
-
-/// An event as it was recorded; one that cannot be read is lost.
-fn event_info(row: &EventRow) -> EventInfo {
-    let event = match EventKind::from_name(&row.kind) {
-        None | Some(EventKind::Lost) => Event::Lost,
-        Some(_) => serde_json::from_str(&row.body).unwrap_or(Event::Lost),
-    };
-    EventInfo { seq: row.seq, at: Timestamp(row.at_ms), event }
-}
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unreadable_row_becomes_lost() {
-        let event = Event::TaskRemoved { task: "sh-1".to_owned(), session: "se-1".to_owned() };
-        let whole = EventRow {
-            seq: 7,
-            at_ms: 1_000,
-            kind: event.kind().name().to_owned(),
-            body: serde_json::to_string(&event).unwrap(),
-            ..EventRow::default()
-        };
-        let read = |row: &EventRow| {
-            let EventInfo { seq, at, event } = event_info(row);
-            assert_eq!((seq, at), (7, Timestamp(1_000)));
-            event
-        };
-        assert_eq!(read(&whole), event);
-        for body in ["", "{}", "{\"type\":\"task.removed\"", r#"{"type":"task.removed","task":"sh-1"}"#] {
-            assert_eq!(read(&EventRow { body: body.to_owned(), ..whole.clone() }), Event::Lost, "{body}");
-        }
-        for kind in [belay_journal::LOST_KIND, "task.invented", ""] {
-            assert_eq!(read(&EventRow { kind: kind.to_owned(), ..whole.clone() }), Event::Lost, "{kind}");
-        }
-        assert_eq!(belay_journal::LOST_KIND, EventKind::Lost.name());
-    }
 }

@@ -3,7 +3,7 @@
 
 use belay_journal::{Expired, FlushDone, Found};
 use belay_protocol::RpcError;
-use belay_protocol::shell::ReadResult;
+use belay_protocol::shell::ShellReadResult;
 use belay_protocol::shim::{FromShim, ProcessId};
 
 use crate::effect::{LostTask, OutputPage, Reaped, Sample, Searched};
@@ -92,7 +92,7 @@ pub enum Input {
     /// None: the line could not be parsed in time.
     LineParsed {
         job: JobId,
-        result: Option<Box<ReadResult>>,
+        result: Option<Box<ShellReadResult>>,
     },
     Sampled {
         job: JobId,

@@ -2,6 +2,7 @@
 //! noun; `dispatch` is the table that finds it.
 
 pub(crate) mod access;
+mod cancel;
 pub(crate) mod check;
 mod client;
 mod dispatch;
@@ -10,7 +11,7 @@ mod pending;
 mod worker;
 
 pub(crate) use access::{Origin, Scope, make_token};
-pub(crate) use client::{Answer, Caller, Client, line, loggable_cause};
+pub(crate) use client::{Answer, Caller, Client, loggable_cause, notification_line};
 pub(crate) use lookup::shown;
 pub(crate) use pending::{DetachAnswer, PendingReply, Progress, Reply, ReplyId, Waiter, shim_unanswered};
 pub(crate) use worker::{Finish, internal};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belay_protocol::config::{ConfigItem, ConfigSource, Counts};
+use belay_protocol::config::{ConfigApplies, ConfigItem, ConfigSource};
 use belay_protocol::task::OnTimeout;
 use belay_protocol::{units, vars};
 use serde_json::Value as Json;
@@ -129,11 +129,11 @@ impl Settings {
     }
 
     /// When a change of this key takes effect.
-    pub(crate) fn counts(&self, key: Key) -> Counts {
+    pub(crate) fn counts(&self, key: Key) -> ConfigApplies {
         match (self.env.contains_key(&key), key.is_live()) {
-            (true, _) => Counts::Overridden,
-            (false, true) => Counts::Now,
-            (false, false) => Counts::NextStart,
+            (true, _) => ConfigApplies::Overridden,
+            (false, true) => ConfigApplies::Now,
+            (false, false) => ConfigApplies::NextStart,
         }
     }
 

@@ -11,7 +11,7 @@ mod watchdog;
 use std::collections::{BTreeSet, HashMap};
 
 use belay_protocol::Bytes;
-use belay_protocol::life::Order;
+use belay_protocol::life::StopOrderInfo;
 use belay_protocol::shim::ProcessId;
 
 use crate::input::ShimId;
@@ -53,7 +53,7 @@ struct Shim {
     /// Started by an earlier daemon: what it leaves behind is not reparented to this one.
     adopted: bool,
     /// A stop that came while it could not be reached.
-    stop: Option<Order>,
+    stop: Option<StopOrderInfo>,
     /// How often it has reported something, and how often it had when it was last asked for something.
     received: u64,
     received_when_asked: u64,

@@ -29,6 +29,8 @@ mod stored;
 mod subtree_budget;
 mod task_events;
 mod terminal;
+mod unfollow;
+mod unsent_output;
 mod view;
 mod wait;
 
@@ -48,6 +50,7 @@ pub(crate) use stop::{StopReply, check_reason};
 pub(crate) use stop_many::{AfterStops, StopManyReply};
 pub(crate) use stored::{ShimRecord, StoredTask, TaskDoc, TaskRef, journal_error, not_found};
 pub(crate) use terminal::{ResizeReply, check_size};
+pub(crate) use unfollow::no_such_follow;
 pub(crate) use view::{ended_info, typed};
 pub(crate) use wait::WaitReply;
 
@@ -56,7 +59,7 @@ use std::sync::Arc;
 
 use belay_model::{Policy, State, StopOrder, step};
 use belay_protocol::shim::Start;
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 use belay_record::MemoryLog;
 
 use crate::input::{ClientId, Moment, ShimId};
@@ -65,6 +68,7 @@ use index::Contribution;
 use live::LiveTasks;
 use output_memory::KeptMemory;
 use output_subscription::Follow;
+use unsent_output::UnsentOutput;
 
 /// Every task that has not ended, and the indexes that answer questions about them.
 #[derive(Debug)]
@@ -94,6 +98,7 @@ pub(crate) struct Tasks {
     /// Tasks that are being stopped with everything below them: nothing new starts there.
     closing: BTreeMap<String, usize>,
     kept_memory: KeptMemory,
+    unsent_output: UnsentOutput,
     follows: Table<u64, Follow>,
     /// Subscriptions that are being read for, or wait for their turn.
     active_follows: BTreeSet<u64>,
@@ -175,7 +180,7 @@ impl Task {
         self.shim
     }
 
-    pub(crate) const fn status(&self) -> Status {
+    pub(crate) const fn status(&self) -> TaskStatus {
         self.stored.doc.status
     }
 

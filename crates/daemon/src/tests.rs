@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use belay_journal::{EventRule, Opened, Reader, Store};
-use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind};
+use belay_protocol::daemon::{BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::ProcessId;
 use belay_record::{LogReader, MemoryLog};
 
@@ -101,7 +101,7 @@ impl TestDaemon {
             layout: CgroupLayout::None,
             cgroup: None,
             why: "it is a test".to_owned(),
-            budgets: BudgetsHeld::default(),
+            budgets: BudgetEnforcement::default(),
         };
         let nowhere = PathBuf::from("/nowhere");
         let config = Config::new(dir.to_owned(), nowhere, containment, Settings::default());

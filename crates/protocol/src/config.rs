@@ -13,16 +13,15 @@ pub struct ConfigItem {
     pub key: String,
     /// What counts now, written as in the file; null where there is none.
     pub value: Value,
-    #[serde(flatten)]
     pub source: ConfigSource,
     /// What counts from the next start of the daemon on, where that is something else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_next_start: Option<Value>,
 }
 
-/// Where the value of a setting comes from, tagged by `source`.
+/// Where the value of a setting comes from, tagged by `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "source", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ConfigSource {
     Default,
     File {
@@ -37,14 +36,14 @@ pub enum ConfigSource {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GetParams {
+pub struct ConfigGetParams {
     /// Only this one; else all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct GetResult {
+pub struct ConfigGetResult {
     /// The file, whether it is there or not.
     pub path: Bytes,
     /// In the order of the documentation.
@@ -56,7 +55,7 @@ pub struct GetResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SetParams {
+pub struct ConfigSetParams {
     pub key: String,
     /// As in the file, or the same as text; null takes the key out of the file.
     #[serde(default)]
@@ -66,7 +65,7 @@ pub struct SetParams {
 /// From when on a setting counts that was written into the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Counts {
+pub enum ConfigApplies {
     Now,
     NextStart,
     /// Not while the environment of the daemon says something else.
@@ -74,9 +73,9 @@ pub enum Counts {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SetResult {
+pub struct ConfigSetResult {
     pub path: Bytes,
     /// As it stands now.
     pub item: ConfigItem,
-    pub counts: Counts,
+    pub counts: ConfigApplies,
 }

@@ -4,12 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
-use crate::task::StopResult;
+use crate::task::TaskStopResult;
 use crate::time::Timestamp;
 
 /// The first call on every connection: until it is answered, nothing else is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HelloParams {
+pub struct DaemonHelloParams {
     /// The client's name and version, for the daemon's log.
     pub client: String,
     /// The client protocol that the caller speaks.
@@ -20,7 +20,7 @@ pub struct HelloParams {
     pub token: Option<String>,
 }
 
-impl std::fmt::Debug for HelloParams {
+impl std::fmt::Debug for DaemonHelloParams {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HelloParams").field("client", &self.client).finish_non_exhaustive()
@@ -45,7 +45,7 @@ pub enum ScopeInfo {
 pub const ROOM: &str = "room";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HelloResult {
+pub struct DaemonHelloResult {
     pub version: String,
     pub protocol: u32,
     pub pid: i32,
@@ -61,14 +61,14 @@ const fn person() -> ScopeInfo {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StatusParams {
+pub struct DaemonStatusParams {
     /// Also return the cost of steps for each kind of input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub step_kinds: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct StatusResult {
+pub struct DaemonStatusResult {
     pub version: String,
     pub pid: i32,
     pub home: Bytes,
@@ -92,7 +92,7 @@ pub struct StatusResult {
     /// The cost of the steps of the daemon's deciding thread.
     pub steps: StepCostInfo,
     /// What people should know: damaged files set aside, a full disk, lost tasks.
-    pub notices: Vec<NoticeInfo>,
+    pub notices: Vec<DaemonNotice>,
 }
 
 /// The steps of the daemon's deciding thread: how many there were, and the longest of them.
@@ -126,7 +126,7 @@ pub struct ContainmentInfo {
     pub why: String,
     /// How budgets of memory and processes are enforced.
     #[serde(default)]
-    pub budgets: BudgetsHeld,
+    pub budgets: BudgetEnforcement,
 }
 
 /// What holds the processes of a task together.
@@ -175,7 +175,7 @@ impl CgroupLayout {
 /// Who enforces a budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Enforcer {
+pub enum BudgetEnforcer {
     /// The kernel, at once.
     Kernel,
     /// The holder of the task, which looks four times a second: a budget can be exceeded for a moment.
@@ -184,15 +184,15 @@ pub enum Enforcer {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct BudgetsHeld {
-    pub memory: Enforcer,
-    pub processes: Enforcer,
+pub struct BudgetEnforcement {
+    pub memory: BudgetEnforcer,
+    pub processes: BudgetEnforcer,
     /// Why the kernel does not, where it does not.
     pub why: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NoticeInfo {
+pub struct DaemonNotice {
     pub at: Timestamp,
     pub message: String,
     pub hint: Option<String>,
@@ -200,7 +200,7 @@ pub struct NoticeInfo {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StopParams {
+pub struct DaemonStopParams {
     /// Stop every task first; without it they run on and the next daemon adopts them.
     #[serde(default)]
     pub stop_tasks: bool,
@@ -211,15 +211,15 @@ pub struct StopParams {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct StopDaemonResult {
-    pub receipts: Vec<StopResult>,
+pub struct DaemonStopResult {
+    pub receipts: Vec<TaskStopResult>,
     /// Tasks that run on.
     pub left_running: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GcParams {
+pub struct DaemonGcParams {
     /// Remove every ended task, whatever the rules say.
     #[serde(default)]
     pub all: bool,
@@ -228,7 +228,7 @@ pub struct GcParams {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct GcResult {
+pub struct DaemonGcResult {
     pub removed: Vec<String>,
     pub freed_bytes: u64,
     pub events_expired: u64,
@@ -237,11 +237,11 @@ pub struct GcResult {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DoctorParams {}
+pub struct DaemonDoctorParams {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum FindingVerdict {
     Ok,
     /// Good to know, nothing to do.
     Note,
@@ -253,7 +253,7 @@ pub enum Verdict {
 /// What a finding of `daemon/doctor` or `belay doctor` is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Topic {
+pub enum FindingTopic {
     Home,
     Socket,
     Daemon,
@@ -273,7 +273,7 @@ pub enum Topic {
     Notice,
 }
 
-impl Topic {
+impl FindingTopic {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Home => "home",
@@ -295,15 +295,15 @@ impl Topic {
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Finding {
-    pub verdict: Verdict,
-    pub topic: Topic,
+pub struct DoctorFinding {
+    pub verdict: FindingVerdict,
+    pub topic: FindingTopic,
     pub message: String,
     #[serde(default)]
     pub hint: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DoctorResult {
-    pub findings: Vec<Finding>,
+pub struct DaemonDoctorResult {
+    pub findings: Vec<DoctorFinding>,
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::lane::FenceInfo;
+use crate::lane::LaneFenceInfo;
 
 /// What went wrong, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +29,8 @@ pub enum ErrorKind {
     LaneHeld,
     /// The caller may not have this lane any more; `data.fence` says who fenced it, when and why.
     Fenced,
+    /// The caller's generation of this lane is outdated: the lane has had another holder since.
+    Stale,
     /// A limit of the session or of the configuration is reached; nothing was started.
     Limit,
     /// A bound of the daemon is reached: connections, tasks, descriptors.
@@ -36,6 +38,10 @@ pub enum ErrorKind {
     /// The call's deadline passed before an answer was there.
     Deadline,
     DiskFull,
+    /// The client cancelled the call.
+    Cancelled,
+    /// This version of the daemon cannot do it.
+    Unsupported,
     /// The two sides speak different versions.
     Version,
     ShuttingDown,
@@ -64,6 +70,9 @@ impl ErrorKind {
             Self::LaneHeld => -32013,
             Self::Fenced => -32014,
             Self::Limit => -32015,
+            Self::Unsupported => -32016,
+            Self::Cancelled => -32017,
+            Self::Stale => -32018,
         }
     }
 }
@@ -94,7 +103,7 @@ pub struct ErrorData {
     pub from: Option<u64>,
     /// Who may not have the lane any more and why, for `fenced`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fence: Option<FenceInfo>,
+    pub fence: Option<LaneFenceInfo>,
 }
 
 impl RpcError {
@@ -128,7 +137,7 @@ impl RpcError {
         self
     }
 
-    pub fn fence(mut self, fence: FenceInfo) -> Self {
+    pub fn fence(mut self, fence: LaneFenceInfo) -> Self {
         self.data.fence = Some(fence);
         self
     }

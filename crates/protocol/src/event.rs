@@ -2,12 +2,15 @@
 
 mod kind;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::error::RpcError;
 use crate::life::{ExitStatus, StopCause, StopLevel};
-use crate::session::OnEnd;
-use crate::task::{DetachedBy, OnStall, Outcome, StallEvidence, Status};
+use crate::rpc::RequestId;
+use crate::session::OnSessionEnd;
+use crate::task::{DetachedBy, OnStall, Outcome, StallEvidence, TaskStatus};
 use crate::time::Timestamp;
 
 pub use kind::{EventGroup, EventKind, EventTypePattern, UnknownEventType};
@@ -21,23 +24,28 @@ pub struct EventInfo {
     pub event: Event,
 }
 
-/// By hand, so that the enum keeps its own name in the schema instead of being copied into this object.
+/// By hand: each variant of the union has the fields that all events share.
 impl JsonSchema for EventInfo {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "EventInfo".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "One event: its number, its time, its type and the fields of that type.",
-            "type": "object",
-            "allOf": [generator.subschema_for::<Event>()],
-            "properties": {
-                "seq": generator.subschema_for::<u64>(),
-                "at": generator.subschema_for::<Timestamp>(),
-            },
-            "required": ["seq", "at"],
-        })
+        let (seq, at) = (generator.subschema_for::<u64>(), generator.subschema_for::<Timestamp>());
+        let mut schema = Event::json_schema(generator);
+        schema.insert(
+            "description".to_owned(),
+            "One event: its number, its time, its type and the fields of that type.".into(),
+        );
+        let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
+        for variant in variants.into_iter().flatten() {
+            variant["properties"]["seq"] = seq.clone().into();
+            variant["properties"]["at"] = at.clone().into();
+            if let Some(Value::Array(required)) = variant.get_mut("required") {
+                required.extend(["seq".into(), "at".into()]);
+            }
+        }
+        schema
     }
 }
 
@@ -103,7 +111,7 @@ pub enum Event {
     },
     /// The task has ended; its outcome is final.
     #[serde(rename = "task.ended")]
-    TaskEnded { task: String, session: String, status: Status, outcome: Option<Outcome> },
+    TaskEnded { task: String, session: String, status: TaskStatus, outcome: Option<Outcome> },
     /// The record and the output of an ended task were removed.
     #[serde(rename = "task.removed")]
     TaskRemoved { task: String, session: String },
@@ -121,7 +129,7 @@ pub enum Event {
     SessionRegained { session: String },
     /// The session is over; its tasks are being stopped or kept.
     #[serde(rename = "session.ending")]
-    SessionEnding { session: String, by: Option<String>, reason: Option<String>, on_end: OnEnd },
+    SessionEnding { session: String, by: Option<String>, reason: Option<String>, on_end: OnSessionEnd },
     /// The session is over and none of its tasks is being stopped any more.
     #[serde(rename = "session.ended")]
     SessionEnded { session: String, by: Option<String>, reason: Option<String> },
@@ -235,7 +243,7 @@ impl Event {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReadParams {
+pub struct EventReadParams {
     /// Events with a higher number. 0: from the oldest that is kept.
     #[serde(default)]
     pub after: u64,
@@ -245,14 +253,14 @@ pub struct ReadParams {
     /// If there is none yet, wait so long for one; at most one minute.
     #[serde(default)]
     pub wait_ms: u64,
-    #[serde(default, skip_serializing_if = "Filter::is_none")]
-    pub only: Filter,
+    #[serde(default, skip_serializing_if = "EventFilter::is_none")]
+    pub only: EventFilter,
 }
 
 /// Which events are wanted. A field that is absent does not restrict; events keep their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Filter {
+pub struct EventFilter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -261,7 +269,7 @@ pub struct Filter {
     pub types: Vec<EventTypePattern>,
 }
 
-impl Filter {
+impl EventFilter {
     pub fn is_none(&self) -> bool {
         self.task.is_none() && self.session.is_none() && self.types.is_empty()
     }
@@ -278,7 +286,7 @@ impl Filter {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ReadResult {
+pub struct EventReadResult {
     pub events: Vec<EventInfo>,
     /// The number to give as `after` next time.
     pub next: u64,
@@ -289,19 +297,57 @@ pub struct ReadResult {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FollowParams {
+pub struct EventFollowParams {
     #[serde(default)]
     pub after: u64,
-    #[serde(default, skip_serializing_if = "Filter::is_none")]
-    pub only: Filter,
+    #[serde(default, skip_serializing_if = "EventFilter::is_none")]
+    pub only: EventFilter,
 }
 
-/// The answer to `event/follow`; what follows are `event/item` notifications, each an [`EventInfo`].
+/// The answer to `event/follow`. The events come as `event/item` notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FollowResult {
+pub struct EventFollowResult {
+    /// The number of the subscription.
+    pub follow: u64,
     pub after: u64,
     pub first: u64,
     pub last: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventUnfollowParams {
+    /// The number that `event/follow` returned.
+    pub follow: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventUnfollowResult {
+    /// How many subscriptions have ended.
+    pub ended: u64,
+}
+
+/// The notification `event/item`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventItemNotification {
+    /// The id of the `event/follow` call.
+    pub request: RequestId,
+    /// The number of the subscription.
+    pub follow: u64,
+    pub event: EventInfo,
+}
+
+/// The notification `event/end`: the subscription has ended because events could not be read, or were removed before they
+/// could be sent. The error says where to go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventEndNotification {
+    /// The id of the `event/follow` call.
+    pub request: RequestId,
+    /// The number of the subscription.
+    pub follow: u64,
+    /// The number of the last event that was sent, or passed over because the filter excludes it.
+    pub after: u64,
+    pub error: RpcError,
 }
 
 #[cfg(test)]

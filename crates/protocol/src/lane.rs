@@ -44,12 +44,15 @@ pub struct LaneSeat {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ListParams {}
+pub struct LaneListParams {}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ListResult {
+pub struct LaneListResult {
     /// By name.
     pub lanes: Vec<LaneInfo>,
+    /// The number of the last event before this list was made, as in `task/list`.
+    #[serde(default)]
+    pub as_of: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -57,15 +60,15 @@ pub struct LaneInfo {
     pub name: String,
     /// Of the last holding.
     pub generation: u64,
-    pub holder: Option<HolderInfo>,
+    pub holder: Option<LaneHolderInfo>,
     /// Who waits, in order.
-    pub queue: Vec<HolderInfo>,
-    pub fences: Vec<FenceInfo>,
+    pub queue: Vec<LaneHolderInfo>,
+    pub fences: Vec<LaneFenceInfo>,
 }
 
 /// A task that holds a lane or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HolderInfo {
+pub struct LaneHolderInfo {
     pub task: String,
     /// For whom: a session, the outermost task of an agent, or `user`.
     pub owner: String,
@@ -77,7 +80,7 @@ pub struct HolderInfo {
 
 /// An owner that may not have the lane until it is released: somebody else has stopped what it had there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FenceInfo {
+pub struct LaneFenceInfo {
     pub lane: String,
     pub owner: String,
     pub generation: u64,
@@ -91,7 +94,7 @@ pub struct FenceInfo {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReleaseParams {
+pub struct LaneReleaseParams {
     pub name: String,
     /// Only this owner's fence. Default: all of them.
     #[serde(default)]
@@ -101,11 +104,11 @@ pub struct ReleaseParams {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReleaseResult {
+pub struct LaneReleaseResult {
     /// The lane after it.
     pub lane: LaneInfo,
     /// The fences that are gone.
-    pub released: Vec<FenceInfo>,
+    pub released: Vec<LaneFenceInfo>,
     /// The ended task whose rest no longer blocks the lane.
     pub unblocked: Option<String>,
 }

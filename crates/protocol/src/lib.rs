@@ -5,6 +5,7 @@
 //! the daemon that started it.
 
 pub mod bytes;
+pub mod call;
 pub mod config;
 pub mod daemon;
 pub mod error;
@@ -14,7 +15,10 @@ pub mod lane;
 pub mod life;
 pub mod methods;
 pub mod output;
+mod params;
+pub mod permission;
 pub mod rpc;
+pub mod schema;
 pub mod session;
 pub mod shell;
 pub mod shim;

@@ -58,17 +58,19 @@ impl ClockName {
     }
 }
 
-/// How one process ended: one of the two is there.
+/// How one process ended, tagged by `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ExitStatus {
-    Code(i32),
+    /// It exited with this code.
+    Code { code: i32 },
+    /// It died of this signal.
     Signal { number: i32, core_dumped: bool },
 }
 
 /// A stop as somebody asked for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Order {
+pub struct StopOrderInfo {
     pub level: StopLevel,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
@@ -106,7 +108,7 @@ const fn is_zero(number: &u64) -> bool {
 
 /// What a stop did: to whom, when, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Receipt {
+pub struct StopReceipt {
     /// The hardest level that was needed.
     pub level: StopLevel,
     pub actor: String,
@@ -160,12 +162,12 @@ pub struct StartError {
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum End {
+pub enum TaskEnd {
     Exited {
         exit: ExitStatus,
     },
     Cancelled {
-        order: Order,
+        order: StopOrderInfo,
         exit: Option<ExitStatus>,
     },
     TimedOut {
@@ -200,7 +202,7 @@ pub enum End {
 #[serde(rename_all = "snake_case", tag = "cause")]
 pub enum StopCause {
     Asked {
-        order: Order,
+        order: StopOrderInfo,
     },
     Clock {
         clock: ClockName,

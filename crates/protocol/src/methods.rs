@@ -1,55 +1,106 @@
-//! The one table of the client protocol: every method with its name, parameters and result. The daemon's parser,
-//! the client's calls and the generated schema all come from it.
-
-use std::collections::BTreeMap;
+//! The method table of the client protocol: every call of a client, every notification of the daemon and every call of the
+//! daemon to a client, with its types. The daemon's parser, the client and the generated schema all come from it.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::error::{ErrorKind, RpcError, split_hint};
-use crate::{config, daemon, event, lane, output, session, shell, task};
+use crate::error::{ErrorKind, RpcError};
+use crate::params::read_params;
+use crate::{call, config, daemon, event, lane, output, permission, session, shell, task};
 
-/// One method: a name and the types that go with it.
+/// A call: its name, its parameters and its result.
 pub trait Method {
     const NAME: &'static str;
     type Params: Serialize + DeserializeOwned + JsonSchema;
     type Result: Serialize + DeserializeOwned + JsonSchema;
 }
 
-/// A method's name and the schemas of what goes in and comes out.
+/// A notification from the daemon: its name and its parameters.
+pub trait Notify {
+    const NAME: &'static str;
+    type Params: Serialize + DeserializeOwned + JsonSchema;
+}
+
+/// A line of the table with its schemas.
 #[derive(Clone, Debug)]
 pub struct MethodSchema {
+    /// The name of its type in Rust, from which the names of its messages are made.
+    pub type_name: &'static str,
     pub name: &'static str,
     pub about: &'static str,
     pub params: Schema,
-    pub result: Schema,
+    /// None: a notification.
+    pub result: Option<Schema>,
+}
+
+/// The whole table with its schemas.
+#[derive(Clone, Debug)]
+pub struct TableSchema {
+    pub calls: Vec<MethodSchema>,
+    pub notifications: Vec<MethodSchema>,
+    pub client_calls: Vec<MethodSchema>,
 }
 
 macro_rules! methods {
-    ($( $(#[doc = $about:literal])* $variant:ident = $name:literal ($params:ty) -> $result:ty; )*) => {
+    (
+        calls { $( $(#[doc = $about:literal])* $call:ident = $name:literal ($params:ty) -> $result:ty; )* }
+        notifications { $( $(#[doc = $note_about:literal])* $note:ident = $note_name:literal ($note_params:ty); )* }
+        client_calls {
+            $( $(#[doc = $ask_about:literal])* $ask:ident = $ask_name:literal ($ask_params:ty) -> $ask_result:ty; )*
+        }
+    ) => {
         $(
             $(#[doc = $about])*
             #[derive(Debug)]
-            pub struct $variant;
-            impl Method for $variant {
+            pub struct $call;
+            impl Method for $call {
                 const NAME: &'static str = $name;
                 type Params = $params;
                 type Result = $result;
             }
         )*
 
-        /// A request with its parameters read.
+        /// Calls that the daemon makes to a client.
+        pub mod client_calls {
+            use super::*;
+            $(
+                $(#[doc = $ask_about])*
+                #[derive(Debug)]
+                pub struct $ask;
+                impl Method for $ask {
+                    const NAME: &'static str = $ask_name;
+                    type Params = $ask_params;
+                    type Result = $ask_result;
+                }
+            )*
+        }
+
+        /// Notifications from the daemon.
+        pub mod notifications {
+            use super::*;
+            $(
+                $(#[doc = $note_about])*
+                #[derive(Debug)]
+                pub struct $note;
+                impl Notify for $note {
+                    const NAME: &'static str = $note_name;
+                    type Params = $note_params;
+                }
+            )*
+        }
+
+        /// A call of a client with its parameters read.
         #[derive(Debug)]
         pub enum Call {
-            $( $variant(Box<$params>), )*
+            $( $call(Box<$params>), )*
         }
 
         impl Call {
             pub fn parse(method: &str, params: Option<&RawValue>) -> Result<Self, RpcError> {
                 match method {
-                    $( $name => Ok(Self::$variant(Box::new(read(params)?))), )*
+                    $( $name => Ok(Self::$call(Box::new(read_params(params)?))), )*
                     _ => Err(unknown(method)),
                 }
             }
@@ -57,159 +108,154 @@ macro_rules! methods {
             /// The name of the method.
             pub const fn name(&self) -> &'static str {
                 match self {
-                    $( Self::$variant(_) => $name, )*
+                    $( Self::$call(_) => $name, )*
                 }
             }
         }
 
-        /// Every method's name, in the order of the table.
+        /// A notification from the daemon with its parameters read.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(tag = "method", content = "params")]
+        pub enum Notification {
+            $( #[serde(rename = $note_name)] $note(Box<$note_params>), )*
+        }
+
+        impl Notification {
+            /// None: a notification that this version does not know.
+            pub fn parse(method: &str, params: &RawValue) -> serde_json::Result<Option<Self>> {
+                match method {
+                    $( $note_name => Ok(Some(Self::$note(Box::new(serde_json::from_str(params.get())?)))), )*
+                    _ => Ok(None),
+                }
+            }
+        }
+
+        /// Every call of a client by name, in the order of the table.
         pub const NAMES: &[&str] = &[$( $name, )*];
 
-        pub fn schemas(generator: &mut SchemaGenerator) -> Vec<MethodSchema> {
-            vec![$( MethodSchema {
-                name: $name,
-                about: concat!($($about),*).trim_ascii(),
-                params: generator.subschema_for::<$params>(),
-                result: generator.subschema_for::<$result>(),
-            }, )*]
+        /// The table with its schemas.
+        pub fn schemas(generator: &mut SchemaGenerator) -> TableSchema {
+            TableSchema {
+                calls: vec![$( MethodSchema {
+                    type_name: stringify!($call),
+                    name: $name,
+                    about: concat!($($about),*).trim_ascii(),
+                    params: generator.subschema_for::<$params>(),
+                    result: Some(generator.subschema_for::<$result>()),
+                }, )*],
+                notifications: vec![$( MethodSchema {
+                    type_name: stringify!($note),
+                    name: $note_name,
+                    about: concat!($($note_about),*).trim_ascii(),
+                    params: generator.subschema_for::<$note_params>(),
+                    result: None,
+                }, )*],
+                client_calls: vec![$( MethodSchema {
+                    type_name: stringify!($ask),
+                    name: $ask_name,
+                    about: concat!($($ask_about),*).trim_ascii(),
+                    params: generator.subschema_for::<$ask_params>(),
+                    result: Some(generator.subschema_for::<$ask_result>()),
+                }, )*],
+            }
         }
     };
 }
 
 methods! {
-    /// Agree on versions. The first call on every connection.
-    Hello = "daemon/hello" (daemon::HelloParams) -> daemon::HelloResult;
-    /// How the daemon is.
-    DaemonStatus = "daemon/status" (daemon::StatusParams) -> daemon::StatusResult;
-    /// What is held how, what is stale, what is wrong, and what to do.
-    DaemonDoctor = "daemon/doctor" (daemon::DoctorParams) -> daemon::DoctorResult;
-    /// End the daemon; tasks run on unless asked otherwise.
-    DaemonStop = "daemon/stop" (daemon::StopParams) -> daemon::StopDaemonResult;
-    /// Remove what the rules of retention no longer keep.
-    DaemonGc = "daemon/gc" (daemon::GcParams) -> daemon::GcResult;
-    /// Open a session: a scope of its own, held by a lease.
-    SessionOpen = "session/open" (session::OpenParams) -> session::OpenResult;
-    /// Hold it on, or regain it.
-    SessionRenew = "session/renew" (session::RenewParams) -> session::SessionInfo;
-    /// End it; its policy is applied.
-    SessionClose = "session/close" (session::CloseParams) -> session::CloseResult;
-    SessionGet = "session/get" (session::GetParams) -> session::SessionInfo;
-    /// Sessions, newest first.
-    SessionList = "session/list" (session::ListParams) -> session::ListResult;
-    /// Wait until nothing in it works any more.
-    SessionWait = "session/wait" (session::WaitParams) -> session::WaitResult;
-    /// The ends that the session has not been told of yet, each until it is acknowledged.
-    SessionNotices = "session/notices" (session::NoticesParams) -> session::NoticesResult;
-    /// The lanes, who holds them, who waits for them, and who may not have them.
-    LaneList = "lane/list" (lane::ListParams) -> lane::ListResult;
-    /// Let a fenced owner have the lane again.
-    LaneRelease = "lane/release" (lane::ReleaseParams) -> lane::ReleaseResult;
-    /// The settings: what counts now, and where each comes from.
-    ConfigGet = "config/get" (config::GetParams) -> config::GetResult;
-    /// Writes one setting into the file, or takes it out, and lets it count at once where that can be.
-    ConfigSet = "config/set" (config::SetParams) -> config::SetResult;
-    /// Start a command as a task.
-    TaskStart = "task/start" (task::StartParams) -> task::TaskInfo;
-    /// One task, with its processes.
-    TaskGet = "task/get" (task::GetParams) -> task::TaskInfo;
-    /// Tasks, newest first.
-    TaskList = "task/list" (task::ListParams) -> task::ListResult;
-    /// Wait for a task's end, for a match in its output, or for silence.
-    TaskWait = "task/wait" (task::WaitParams) -> task::WaitResult;
-    /// Stop a task and prove it.
-    TaskStop = "task/stop" (task::StopParams) -> task::StopResult;
-    /// Moves a task from the foreground to the background: whoever waits for it is answered at once, and nothing else about it
-    /// changes. A task that nobody waits for, or that has ended, is answered as it is.
-    TaskDetach = "task/detach" (task::DetachParams) -> task::TaskInfo;
-    /// Write to a task's standard input.
-    TaskWrite = "task/write" (task::WriteParams) -> task::WriteResult;
-    /// Change the size of a task's terminal; its programs are told as by a window that changes.
-    TaskResize = "task/resize" (task::ResizeParams) -> task::ResizeResult;
-    /// Send one signal to the group of a task's first process, as a terminal or `kill` would. Nothing follows from it but what the
-    /// task makes of it; to end a task, stop it.
-    TaskSignal = "task/signal" (task::SignalParams) -> task::SignalResult;
-    /// Forget an ended task and its output.
-    TaskRemove = "task/remove" (task::RemoveParams) -> task::RemoveResult;
-    /// Say what a command line means, and what `&` means in it, without running it.
-    ShellRead = "shell/read" (shell::ReadParams) -> shell::ReadResult;
-    /// Read output by absolute offset.
-    OutputRead = "output/read" (output::ReadParams) -> output::ReadResult;
-    /// Search output line by line.
-    OutputSearch = "output/search" (output::SearchParams) -> output::SearchResult;
-    /// Follow output as it comes.
-    OutputFollow = "output/follow" (output::FollowParams) -> output::FollowResult;
-    /// Follow it no longer.
-    OutputUnfollow = "output/unfollow" (output::UnfollowParams) -> output::UnfollowResult;
-    /// Read events after a number.
-    EventRead = "event/read" (event::ReadParams) -> event::ReadResult;
-    /// Follow events as they come.
-    EventFollow = "event/follow" (event::FollowParams) -> event::FollowResult;
-}
-
-/// The names of notifications from the daemon.
-pub mod notify {
-    pub const TASK_STARTED: &str = "task/started";
-    /// A task that is waited for waits for its turn in its lane.
-    pub const TASK_QUEUED: &str = "task/queued";
-    pub const OUTPUT_CHUNK: &str = "output/chunk";
-    pub const OUTPUT_END: &str = "output/end";
-    pub const EVENT_ITEM: &str = "event/item";
-}
-
-fn read<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, RpcError> {
-    const SCHEMA: &str = "the schema of every method is in docs/schema/client.json";
-    let text = params.map_or("{}", RawValue::get);
-    // An array would be read as the fields in the order in which they happen to be declared.
-    if let Some(what) = not_an_object(text) {
-        let message = format!("the parameters are an object with a field for each, not {what}");
-        return Err(RpcError::invalid("params", message).hint(SCHEMA));
+    calls {
+        /// Agree on versions and on the scope of the connection. The first call on every connection.
+        DaemonHello = "daemon/hello" (daemon::DaemonHelloParams) -> daemon::DaemonHelloResult;
+        /// Get the status of the daemon.
+        DaemonStatus = "daemon/status" (daemon::DaemonStatusParams) -> daemon::DaemonStatusResult;
+        /// Check how tasks are contained, what is stale and what is wrong, and say what to do about it.
+        DaemonDoctor = "daemon/doctor" (daemon::DaemonDoctorParams) -> daemon::DaemonDoctorResult;
+        /// Stop the daemon. Tasks keep running unless the call says otherwise.
+        DaemonStop = "daemon/stop" (daemon::DaemonStopParams) -> daemon::DaemonStopResult;
+        /// Remove the ended tasks and events that the retention rules do not keep.
+        DaemonGc = "daemon/gc" (daemon::DaemonGcParams) -> daemon::DaemonGcResult;
+        /// Open a session: a scope for tasks, held by a lease or by connections.
+        SessionOpen = "session/open" (session::SessionOpenParams) -> session::SessionOpenResult;
+        /// Renew the lease of a session, or regain a session whose lease has lapsed.
+        SessionRenew = "session/renew" (session::SessionRenewParams) -> session::SessionInfo;
+        /// Close a session and apply its policy to its tasks.
+        SessionClose = "session/close" (session::SessionCloseParams) -> session::SessionCloseResult;
+        /// Get one session.
+        SessionGet = "session/get" (session::SessionGetParams) -> session::SessionInfo;
+        /// List sessions, newest first.
+        SessionList = "session/list" (session::SessionListParams) -> session::SessionListResult;
+        /// Wait until the session is drained: none of its tasks is working.
+        SessionWait = "session/wait" (session::SessionWaitParams) -> session::SessionWaitResult;
+        /// List the completions that the session's client has not acknowledged.
+        SessionNotices = "session/notices" (session::SessionNoticesParams) -> session::SessionNoticesResult;
+        /// List lanes with their holders, queues and fences.
+        LaneList = "lane/list" (lane::LaneListParams) -> lane::LaneListResult;
+        /// Remove the fences of a lane, so that the fenced owners can use it again.
+        LaneRelease = "lane/release" (lane::LaneReleaseParams) -> lane::LaneReleaseResult;
+        /// Get the settings, each with its source.
+        ConfigGet = "config/get" (config::ConfigGetParams) -> config::ConfigGetResult;
+        /// Write one setting to the file, or remove it, and apply it at once where that is possible.
+        ConfigSet = "config/set" (config::ConfigSetParams) -> config::ConfigSetResult;
+        /// Start a task.
+        TaskStart = "task/start" (task::TaskStartParams) -> task::TaskInfo;
+        /// Get one task, with its processes.
+        TaskGet = "task/get" (task::TaskGetParams) -> task::TaskInfo;
+        /// List tasks, newest first.
+        TaskList = "task/list" (task::TaskListParams) -> task::TaskListResult;
+        /// Wait until a task ends, a line of its output matches, or its output is silent.
+        TaskWait = "task/wait" (task::TaskWaitParams) -> task::TaskWaitResult;
+        /// Stop a task and return the receipt.
+        TaskStop = "task/stop" (task::TaskStopParams) -> task::TaskStopResult;
+        /// Move a task from the foreground to the background: waiting callers return at once, and nothing else about the task
+        /// changes. For a task in the background, or one that has ended, the call returns the task as it is.
+        TaskDetach = "task/detach" (task::TaskDetachParams) -> task::TaskInfo;
+        /// Write to the standard input of a task.
+        TaskWrite = "task/write" (task::TaskWriteParams) -> task::TaskWriteResult;
+        /// Change the size of a task's terminal; its programs get SIGWINCH.
+        TaskResize = "task/resize" (task::TaskResizeParams) -> task::TaskResizeResult;
+        /// Send one signal to the process group of the task's leader, as a terminal or `kill` would. To end a task, use
+        /// `task/stop`.
+        TaskSignal = "task/signal" (task::TaskSignalParams) -> task::TaskSignalResult;
+        /// Remove the record and the output of an ended task.
+        TaskRemove = "task/remove" (task::TaskRemoveParams) -> task::TaskRemoveResult;
+        /// Parse a command line and say what Belay does with a `&` in it, without running it.
+        ShellRead = "shell/read" (shell::ShellReadParams) -> shell::ShellReadResult;
+        /// Read output from an absolute offset.
+        OutputRead = "output/read" (output::OutputReadParams) -> output::OutputReadResult;
+        /// Search output line by line.
+        OutputSearch = "output/search" (output::OutputSearchParams) -> output::OutputSearchResult;
+        /// Subscribe to output: it is sent as `output/chunk` notifications.
+        OutputFollow = "output/follow" (output::OutputFollowParams) -> output::OutputFollowResult;
+        /// End subscriptions to output.
+        OutputUnfollow = "output/unfollow" (output::OutputUnfollowParams) -> output::OutputUnfollowResult;
+        /// Read events after a number.
+        EventRead = "event/read" (event::EventReadParams) -> event::EventReadResult;
+        /// Subscribe to events: they are sent as `event/item` notifications.
+        EventFollow = "event/follow" (event::EventFollowParams) -> event::EventFollowResult;
+        /// End a subscription to events.
+        EventUnfollow = "event/unfollow" (event::EventUnfollowParams) -> event::EventUnfollowResult;
+        /// Cancel a pending call of this connection: it fails with `cancelled`. A wait ends and its task goes on. A start that
+        /// waits for the end is treated as if its connection had ended. What a call has begun, such as a stop, goes on.
+        CallCancel = "call/cancel" (call::CallCancelParams) -> call::CallCancelResult;
     }
-    serde_json::from_str(text).map_err(|error| {
-        let field = field_at_fault(text, &error).unwrap_or_else(|| "params".to_owned());
-        // What was wrong may be long, and hostile.
-        let said: String = error.to_string().chars().filter(|c| !c.is_control()).take(300).collect();
-        if let Some((message, hint)) = split_hint(&said) {
-            return RpcError::invalid(&field, message).hint(hint);
-        }
-        RpcError::invalid(&field, format!("the parameters do not fit: {said}")).hint(SCHEMA)
-    })
-}
-
-/// What a JSON value is, if it is no object.
-fn not_an_object(value: &str) -> Option<&'static str> {
-    match value.trim_start().as_bytes().first()? {
-        b'{' => None,
-        b'[' => Some("an array"),
-        b'"' => Some("a string"),
-        b't' | b'f' => Some("a boolean"),
-        b'n' => Some("null"),
-        _ => Some("a number"),
+    notifications {
+        /// To a caller of `task/start` that waits for the end: the task waits for its lane.
+        TaskQueued = "task/queued" (task::TaskStartNotification);
+        /// To a caller of `task/start` that waits for the end: the task has an id and has started.
+        TaskStarted = "task/started" (task::TaskStartNotification);
+        /// Output of a subscription.
+        OutputChunk = "output/chunk" (output::OutputChunkNotification);
+        /// The task of a subscription has ended, and every byte of its output has been sent.
+        OutputEnd = "output/end" (output::OutputEndNotification);
+        /// An event of a subscription.
+        EventItem = "event/item" (event::EventItemNotification);
+        /// A subscription to events has ended with an error.
+        EventEnd = "event/end" (event::EventEndNotification);
     }
-}
-
-/// The field that an error is about: by its name, or by the position of the error.
-fn field_at_fault(text: &str, error: &serde_json::Error) -> Option<String> {
-    let message = error.to_string();
-    if ["missing field `", "unknown field `", "duplicate field `"]
-        .iter()
-        .any(|words| message.starts_with(words))
-    {
-        return message.split('`').nth(1).map(str::to_owned);
+    client_calls {
+        /// Decide on a permission request of an agent.
+        PermissionAsk = "permission/ask" (permission::PermissionAskParams) -> permission::PermissionAskResult;
     }
-    let lines_before: usize =
-        text.split_inclusive('\n').take(error.line().checked_sub(1)?).map(str::len).sum();
-    field_around(text, text.as_ptr().addr() + lines_before + error.column())
-}
-
-/// The name of the innermost field whose value contains the address.
-fn field_around(object: &str, address: usize) -> Option<String> {
-    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(object).ok()?;
-    let holds = |value: &RawValue| {
-        let start = value.get().as_ptr().addr();
-        (start..=start + value.get().len()).contains(&address)
-    };
-    let (name, value) = fields.into_iter().find(|(_, value)| holds(value))?;
-    field_around(value.get(), address).or(Some(name))
 }
 
 fn unknown(method: &str) -> RpcError {
@@ -217,30 +263,4 @@ fn unknown(method: &str) -> RpcError {
     RpcError::new(ErrorKind::UnknownMethod, format!("there is no method {shown:?}"))
         .field("method")
         .hint(format!("methods: {}", NAMES.join(", ")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_field_at_fault_is_named_whatever_is_wrong_with_it() {
-        for (params, field) in [
-            (r"{}", "id"),
-            (r#"{"id": "x", "more": 1}"#, "more"),
-            (r#"{"id": 17}"#, "id"),
-            ("{\n \"id\": \"x\",\n \"level\": \"hard\"}", "level"),
-            (r#"{"id": "x", "grace_ms": -1, "wait": true}"#, "grace_ms"),
-            (r#"{"wait": "yes", "id": "x"}"#, "wait"),
-            (r#"{"id": ["x"]}"#, "id"),
-            (r"[]", "params"),
-            (r#"["sh-1"]"#, "params"),
-            (r"null", "params"),
-            (r"-1", "params"),
-        ] {
-            let raw = RawValue::from_string(params.to_owned()).unwrap();
-            let error = Call::parse("task/stop", Some(&raw)).unwrap_err();
-            assert_eq!(error.data.field.as_deref(), Some(field), "{params}: {error}");
-        }
-    }
 }

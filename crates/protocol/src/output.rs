@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
+use crate::rpc::RequestId;
 use crate::time::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -13,28 +14,28 @@ pub enum StreamName {
     Stderr,
 }
 
-/// Where a read begins.
+/// Where a read begins, tagged by `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum From {
-    /// This absolute offset.
-    Offset(u64),
-    /// So many lines before the end.
-    TailLines(u64),
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum OutputFrom {
+    /// At this absolute offset.
+    Offset { offset: u64 },
+    /// This many lines before the end.
+    TailLines { lines: u64 },
 }
 
-impl Default for From {
+impl Default for OutputFrom {
     fn default() -> Self {
-        Self::Offset(0)
+        Self::Offset { offset: 0 }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReadParams {
+pub struct OutputReadParams {
     pub id: String,
     #[serde(default)]
-    pub from: From,
+    pub from: OutputFrom,
     /// At most 1 MiB, which is also the default. 0 is refused.
     #[serde(default)]
     pub max_bytes: Option<u64>,
@@ -47,7 +48,7 @@ pub struct ReadParams {
 
 /// A run of bytes of one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Chunk {
+pub struct OutputChunk {
     pub stream: StreamName,
     pub offset: u64,
     pub at: Timestamp,
@@ -55,9 +56,9 @@ pub struct Chunk {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReadResult {
+pub struct OutputReadResult {
     pub id: String,
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<OutputChunk>,
     /// Ranges within what was read that were not kept, as `[from, to)`.
     pub gaps: Vec<[u64; 2]>,
     /// Where to go on.
@@ -72,7 +73,7 @@ pub struct ReadResult {
 /// the first newline of a stream is a line too, and so is what a stream has written behind its last newline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SearchParams {
+pub struct OutputSearchParams {
     pub id: String,
     /// A regular expression (Rust's `regex` syntax), tried on each line without its newline. `.` is a character of
     /// UTF-8; `(?-u:.)` is any byte.
@@ -90,10 +91,10 @@ pub struct SearchParams {
     pub max_matches: Option<u32>,
     /// What an earlier answer gave to go on with. All else must be as it was in that call.
     #[serde(default)]
-    pub cursor: Option<SearchCursor>,
+    pub cursor: Option<OutputSearchCursor>,
 }
 
-impl SearchParams {
+impl OutputSearchParams {
     /// Lines of context are held in memory while a match may come.
     pub const MAX_CONTEXT: u32 = 50;
 }
@@ -101,7 +102,7 @@ impl SearchParams {
 /// How far a search has come. It is made to be given back as it is, not to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SearchCursor {
+pub struct OutputSearchCursor {
     /// Every line that ends before this offset is done with.
     pub at: u64,
     /// Where the search ends: what was there when it began.
@@ -116,7 +117,7 @@ pub struct SearchCursor {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Line {
+pub struct OutputLine {
     pub stream: StreamName,
     pub offset: u64,
     pub text: Bytes,
@@ -126,9 +127,9 @@ pub struct Line {
 
 /// A line that a search shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SearchLine {
+pub struct OutputSearchLine {
     #[serde(flatten)]
-    pub line: Line,
+    pub line: OutputLine,
     /// Counted over the lines that were searched, the first being 1. Lines lie together if their numbers do.
     pub number: u64,
     /// Its newline has not come yet, and still may.
@@ -136,13 +137,13 @@ pub struct SearchLine {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SearchResult {
+pub struct OutputSearchResult {
     pub id: String,
-    pub lines: Vec<SearchLine>,
+    pub lines: Vec<OutputSearchLine>,
     /// Ranges within what was searched that were not kept, as `[from, to)`. A line ends where one begins.
     pub gaps: Vec<[u64; 2]>,
     /// The cursor of the next call; none if this is complete.
-    pub next: Option<SearchCursor>,
+    pub next: Option<OutputSearchCursor>,
     pub bytes: u64,
     /// The whole output that was there when the search began has been searched.
     pub complete: bool,
@@ -150,49 +151,58 @@ pub struct SearchResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FollowParams {
+pub struct OutputFollowParams {
     pub id: String,
     #[serde(default)]
-    pub from: From,
+    pub from: OutputFrom,
     #[serde(default)]
     pub stream: Option<StreamName>,
 }
 
 /// The answer to `output/follow`; what follows are notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FollowResult {
+pub struct OutputFollowResult {
     pub id: String,
     pub follow: u64,
     pub from: u64,
 }
 
-/// Ends every follow of this task on this connection, also that of its start, which is answered without it from then on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Which subscriptions of this connection end: one by its number, or all of a task, also that of its start. The start is then
+/// answered without the rest of the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct UnfollowParams {
-    pub id: String,
+pub struct OutputUnfollowParams {
+    /// The number that `output/follow` returned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow: Option<u64>,
+    /// The task. Either this or `follow` is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct UnfollowResult {
-    pub id: String,
-    /// How many follows have ended.
+pub struct OutputUnfollowResult {
+    /// How many subscriptions have ended.
     pub ended: u64,
 }
 
 /// The notification `output/chunk`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ChunkNotification {
+pub struct OutputChunkNotification {
+    /// The id of the call that asked for it: `output/follow`, or `task/start` with `follow`.
+    pub request: RequestId,
     pub id: String,
     pub follow: u64,
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<OutputChunk>,
     pub gaps: Vec<[u64; 2]>,
     pub next: u64,
 }
 
 /// The notification `output/end`: the task has ended and every byte of it has been sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct EndNotification {
+pub struct OutputEndNotification {
+    /// The id of the call that asked for the output.
+    pub request: RequestId,
     pub id: String,
     pub follow: u64,
     pub bytes: u64,

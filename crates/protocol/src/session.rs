@@ -3,19 +3,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::task::{OnTimeout, StopResult, TaskInfo};
+use crate::task::{OnTimeout, TaskInfo, TaskStopResult};
 use crate::time::Timestamp;
 
 /// What becomes of a session's tasks when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum OnEnd {
+pub enum OnSessionEnd {
     #[default]
     Stop,
     Keep,
 }
 
-impl OnEnd {
+impl OnSessionEnd {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -27,7 +27,7 @@ impl OnEnd {
 /// What holds a session open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Hold {
+pub enum SessionHold {
     /// `session/renew`, before each `lease_ms` is over.
     #[default]
     Lease,
@@ -40,7 +40,7 @@ pub enum Hold {
 /// What the tasks of a session get that do not say otherwise. Whoever runs inside the session may ask for less, not for more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Defaults {
+pub struct SessionDefaults {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,11 +57,11 @@ pub struct Defaults {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OpenParams {
+pub struct SessionOpenParams {
     #[serde(default)]
     pub name: Option<String>,
     #[serde(default)]
-    pub hold: Hold,
+    pub hold: SessionHold,
     /// How long it is held without being renewed. Default: one minute.
     #[serde(default)]
     pub lease_ms: Option<u64>,
@@ -69,9 +69,9 @@ pub struct OpenParams {
     #[serde(default)]
     pub grace_ms: Option<u64>,
     #[serde(default)]
-    pub on_end: OnEnd,
+    pub on_end: OnSessionEnd,
     #[serde(default)]
-    pub defaults: Defaults,
+    pub defaults: SessionDefaults,
     /// How many of its tasks may live at a time.
     #[serde(default)]
     pub max_tasks: Option<u64>,
@@ -79,12 +79,12 @@ pub struct OpenParams {
 
 /// The new session, and the token with which its client proves to be it (`daemon/hello`). It is told once and kept nowhere.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OpenResult {
+pub struct SessionOpenResult {
     pub token: String,
     pub session: SessionInfo,
 }
 
-impl std::fmt::Debug for OpenResult {
+impl std::fmt::Debug for SessionOpenResult {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenResult").field("session", &self.session).finish_non_exhaustive()
@@ -136,13 +136,13 @@ pub struct SessionInfo {
     pub state: SessionState,
     /// The task or session that opened it.
     pub parent: Option<String>,
-    pub hold: Hold,
-    pub on_end: OnEnd,
+    pub hold: SessionHold,
+    pub on_end: OnSessionEnd,
     pub lease_ms: u64,
     pub grace_ms: u64,
     /// Until the lease is lost, or, of a lapsed one, until it ends.
     pub due_in_ms: Option<u64>,
-    pub defaults: Defaults,
+    pub defaults: SessionDefaults,
     pub max_tasks: Option<u64>,
     pub opened_at: Timestamp,
     pub ended_at: Option<Timestamp>,
@@ -154,24 +154,27 @@ pub struct SessionInfo {
     pub counts: SessionCounts,
     /// Ends that its client has not been told of yet.
     pub notices: u64,
+    /// The number of the last event about the session itself that this description contains.
+    #[serde(default)]
+    pub last_event: u64,
 }
 
 /// A session is named by its id, by an unambiguous beginning of it, or `user` for the standing one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RenewParams {
+pub struct SessionRenewParams {
     pub id: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GetParams {
+pub struct SessionGetParams {
     pub id: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ListParams {
+pub struct SessionListParams {
     /// Ended ones too.
     #[serde(default)]
     pub all: bool,
@@ -183,20 +186,23 @@ pub struct ListParams {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ListResult {
+pub struct SessionListResult {
     /// Newest first.
     pub sessions: Vec<SessionInfo>,
+    /// The number of the last event before this list was made, as in `task/list`.
+    #[serde(default)]
+    pub as_of: u64,
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CloseParams {
+pub struct SessionCloseParams {
     pub id: String,
     /// Instead of what was said when it was opened.
     #[serde(default)]
-    pub on_end: Option<OnEnd>,
+    pub on_end: Option<OnSessionEnd>,
     #[serde(default)]
     pub reason: Option<String>,
     /// What the caller calls itself.
@@ -206,14 +212,14 @@ pub struct CloseParams {
 
 /// The answer to `session/close`, when every task that had to be stopped is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CloseResult {
+pub struct SessionCloseResult {
     pub session: SessionInfo,
-    pub receipts: Vec<StopResult>,
+    pub receipts: Vec<TaskStopResult>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct WaitParams {
+pub struct SessionWaitParams {
     pub id: String,
     /// Default and most: ten minutes. Then it is answered as it is.
     #[serde(default)]
@@ -222,22 +228,22 @@ pub struct WaitParams {
 
 /// A task that is not done and that nobody has to wait for, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Leftover {
+pub struct UnfinishedTask {
     pub id: String,
-    pub status: LeftoverStatus,
+    pub status: UnfinishedStatus,
     pub why: String,
 }
 
 /// Why a task is not waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LeftoverStatus {
+pub enum UnfinishedStatus {
     Stalled,
     StopFailed,
     Lost,
 }
 
-impl LeftoverStatus {
+impl UnfinishedStatus {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stalled => "stalled",
@@ -248,16 +254,16 @@ impl LeftoverStatus {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WaitResult {
+pub struct SessionWaitResult {
     pub session: SessionInfo,
     pub drained: bool,
     /// What did not come to a proper end: stalled, not to be stopped, or lost. The last ones, at most 100.
-    pub left: Vec<Leftover>,
+    pub left: Vec<UnfinishedTask>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NoticesParams {
+pub struct SessionNoticesParams {
     pub id: String,
     /// Those up to this number were received: they are not told again.
     #[serde(default)]
@@ -272,16 +278,16 @@ pub struct NoticesParams {
 
 /// The end of a task that nobody of the session has been told of: neither asked to wait for it, nor stopped it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Notice {
+pub struct SessionNotice {
     /// The number of the event `task.ended`. To be given as `ack` next time.
     pub seq: u64,
     pub task: TaskInfo,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NoticesResult {
+pub struct SessionNoticesResult {
     /// Oldest first. Told again until they are acknowledged.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<SessionNotice>,
     /// How many more there are.
     pub more: u64,
 }

@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReadParams {
+pub struct ShellReadParams {
     pub line: Bytes,
     /// Default: bash where there is one, else sh.
     #[serde(default)]
@@ -20,7 +20,7 @@ pub struct ReadParams {
     pub env: Vec<Bytes>,
 }
 
-impl std::fmt::Debug for ReadParams {
+impl std::fmt::Debug for ShellReadParams {
     /// Without the environment: it may hold secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReadParams").field("line", &self.line).finish_non_exhaustive()
@@ -42,7 +42,7 @@ pub enum LineVerdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReadResult {
+pub struct ShellReadResult {
     pub verdict: LineVerdict,
     /// The same for people, in a sentence.
     pub explanation: String,

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::life::{
-    CaptureFault, ClockName, End, ExitStatus, Order, OutputInfo, Receipt, StartError, SurvivorInfo,
+    CaptureFault, ClockName, ExitStatus, OutputInfo, StartError, StopOrderInfo, StopReceipt, SurvivorInfo,
+    TaskEnd,
 };
-use crate::task::{BudgetName, Budgets, OnTimeout, Size, StallEvidence, StallParams};
+use crate::task::{BudgetName, Budgets, OnTimeout, StallEvidence, StallParams, TerminalSize};
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
 pub const SHIM_PROTOCOL: u32 = 1;
@@ -32,7 +33,7 @@ pub enum ToShim {
         task: String,
     },
     Stop {
-        order: Order,
+        order: StopOrderInfo,
     },
     /// Nobody waits for it any more; `by` says why.
     Detach {
@@ -51,7 +52,7 @@ pub enum ToShim {
     /// Change the size of the terminal. Only ever said to a shim that has told of one.
     Resize {
         resize: u64,
-        size: Size,
+        size: TerminalSize,
     },
     /// One signal to the group of the leader.
     Signal {
@@ -106,7 +107,7 @@ pub struct Start {
     pub merge: bool,
     /// A terminal of this size instead of pipes.
     #[serde(default)]
-    pub pty: Option<Size>,
+    pub pty: Option<TerminalSize>,
     pub detached: bool,
     pub clocks: Clocks,
     /// How much output is kept on disk.
@@ -197,7 +198,7 @@ pub enum FromShim {
     /// The size that the terminal has now; none where there is no terminal.
     Resized {
         resize: u64,
-        pty: Option<Size>,
+        pty: Option<TerminalSize>,
     },
 }
 
@@ -255,7 +256,7 @@ pub struct Spec {
     pub budgets: Budgets,
     /// The size that its terminal has now.
     #[serde(default)]
-    pub pty: Option<Size>,
+    pub pty: Option<TerminalSize>,
 }
 
 /// A pid with its start time: one process, for ever.
@@ -286,7 +287,7 @@ pub enum LifeEvent {
     LeaderExited { exit: ExitStatus },
     TreeEmpty,
     Detach { by: String },
-    Stop { order: Order },
+    Stop { order: StopOrderInfo },
     ClockRanOut { clock: ClockName },
     BudgetRanOut { budget: BudgetName, limit: u64, used: u64 },
     Stalled { evidence: Box<StallEvidence> },
@@ -299,10 +300,10 @@ pub enum LifeEvent {
 /// The end as the shim tells it, and as it stands in the end file when no daemon was there to hear it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRecord {
-    pub end: End,
+    pub end: TaskEnd,
     pub ended_at_ms: i64,
     #[serde(default)]
-    pub receipt: Option<Receipt>,
+    pub receipt: Option<StopReceipt>,
     pub output: OutputInfo,
     #[serde(default)]
     pub capture: Option<CaptureFault>,
@@ -320,7 +321,7 @@ pub struct Now {
     #[serde(default)]
     pub stdin_open: bool,
     #[serde(default)]
-    pub pty: Option<Size>,
+    pub pty: Option<TerminalSize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

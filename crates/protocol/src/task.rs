@@ -4,6 +4,7 @@ mod attempt;
 mod detached_by;
 mod limits;
 mod outcome;
+mod spec;
 mod stall;
 mod status;
 mod stop;
@@ -17,30 +18,22 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::Bytes;
 use crate::lane::{LaneParams, LaneSeat};
 use crate::life::{OutputInfo, StopLevel};
-use crate::shell::LineInfo;
+use crate::output::StreamName;
+use crate::rpc::RequestId;
 use crate::time::Timestamp;
 
 pub use attempt::AttemptInfo;
 pub use detached_by::DetachedBy;
 pub use limits::{BudgetName, Budgets, NoLimit};
-pub use outcome::{BudgetInfo, Outcome, OutcomeKind, SpawnError};
+pub use outcome::{AgentUsage, BudgetInfo, Outcome, OutcomeKind, SpawnError, StopReason};
+pub use spec::{
+    AgentInfo, AgentSpec, PermissionPolicy, ShellCommand, ShellInfo, ShellSpec, TaskKind, TaskSpec,
+    TaskSpecInfo, TerminalSize,
+};
 pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
-pub use status::{Health, Status};
-pub use stop::{StopParams, StopResult, StopVerdict};
-pub use wait::{MatchParams, Met, NextMatch, WaitParams, WaitResult};
-
-/// What to run: `argv`, or a `line` for a shell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Command {
-    Argv(Vec<Bytes>),
-    Line {
-        line: Bytes,
-        /// Default: bash where there is one, else sh.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        shell: Option<Bytes>,
-    },
-}
+pub use status::{TaskHealth, TaskStatus};
+pub use stop::{StopFence, StopVerdict, TaskStopParams, TaskStopResult};
+pub use wait::{OutputMatchNext, OutputMatchParams, TaskWaitParams, TaskWaitResult, WaitMet, WaitUntil};
 
 /// When a start is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -72,22 +65,11 @@ pub enum OnDisconnect {
     Stop,
 }
 
-/// The size of a terminal, in characters. Neither is ever 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Size {
-    pub rows: u16,
-    pub cols: u16,
-}
-
-impl Size {
-    /// What a terminal has that nobody looks at.
-    pub const USUAL: Self = Self { rows: 24, cols: 80 };
-}
-
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StartParams {
-    pub command: Command,
+pub struct TaskStartParams {
+    /// What to run.
+    pub spec: TaskSpec,
     /// An absolute path.
     pub cwd: Bytes,
     /// The whole environment, as `NAME=value`. It is handed to the command and kept nowhere.
@@ -104,21 +86,6 @@ pub struct StartParams {
     /// Resource limits of the caller, `[resource, soft, hard]` by the kernel's numbers; `18446744073709551615` is none.
     #[serde(default)]
     pub rlimits: Vec<[u64; 3]>,
-    /// Give the command a standard input that `task/write` writes to; else it reads an empty file.
-    #[serde(default)]
-    pub stdin: bool,
-    /// Run it at a terminal of its own, of this size, instead of pipes. Everything it writes is then one stream, and it has
-    /// a standard input, whatever `stdin` says.
-    // Not even named where it is not wanted: a daemon from before it would refuse the start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pty: Option<Size>,
-    /// Where the command's standard input is handed over as a descriptor: the name of an abstract Unix socket of the caller's,
-    /// at which the holder of the task gets it with one byte of anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stdin_from: Option<String>,
-    /// Standard error goes where standard output goes, so that both are in the order in which they were written.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub merge: bool,
     /// Nobody waits: the time-to-live counts from the start.
     #[serde(default)]
     pub detached: bool,
@@ -171,22 +138,63 @@ pub struct StartParams {
     #[serde(default)]
     pub answer: AnswerWhen,
     /// Send the output to this connection as `output/chunk` notifications.
-    #[serde(default)]
-    pub follow: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow: Option<StartFollowParams>,
 }
 
-impl std::fmt::Debug for StartParams {
-    /// Without the environment: it may hold secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StartParams").field("command", &self.command).finish_non_exhaustive()
+/// The subscription of a start to the output of its task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartFollowParams {
+    /// The absolute offset to begin at: for a start that is repeated with its token. Output before it may come all the same if
+    /// the task has not written as much.
+    #[serde(default)]
+    pub from: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamName>,
+}
+
+impl TaskStartParams {
+    /// The start of a task with an empty environment, in the foreground, without limits of its own. Everything else is set
+    /// by field.
+    pub fn new(spec: impl Into<TaskSpec>, cwd: impl Into<Bytes>) -> Self {
+        Self {
+            spec: spec.into(),
+            cwd: cwd.into(),
+            env: Vec::new(),
+            set_env: BTreeMap::new(),
+            name: None,
+            umask: None,
+            rlimits: Vec::new(),
+            detached: false,
+            timeout_ms: None,
+            on_timeout: None,
+            on_disconnect: OnDisconnect::default(),
+            ttl_ms: None,
+            silence_ms: None,
+            stall: None,
+            no_limits: Vec::new(),
+            grace_ms: None,
+            retries: 0,
+            retry_delay_ms: None,
+            output_limit_bytes: None,
+            budgets: Budgets::default(),
+            notify: None,
+            token: None,
+            session: None,
+            keep: false,
+            lane: None,
+            answer: AnswerWhen::default(),
+            follow: None,
+        }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskKind {
-    Shell,
-    Agent,
+impl std::fmt::Debug for TaskStartParams {
+    /// Without the environment: it may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskStartParams").field("spec", &self.spec).finish_non_exhaustive()
+    }
 }
 
 /// A task as everybody sees it.
@@ -195,8 +203,8 @@ pub struct TaskInfo {
     pub id: String,
     pub kind: TaskKind,
     pub name: Option<String>,
-    pub status: Status,
-    pub health: Health,
+    pub status: TaskStatus,
+    pub health: TaskHealth,
     /// While it is stalled: what was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Box<StallInfo>>,
@@ -204,12 +212,10 @@ pub struct TaskInfo {
     /// Who moved it to the background, if it did not start there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_by: Option<DetachedBy>,
-    /// The command as one would type it.
+    /// The command as a person would type it.
     pub command: String,
-    /// What was done with the `&` of a shell line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<LineInfo>,
-    pub argv: Vec<Bytes>,
+    /// What is particular to tasks of this kind.
+    pub spec: TaskSpecInfo,
     pub cwd: Bytes,
     pub session: String,
     pub parent: Option<String>,
@@ -233,9 +239,6 @@ pub struct TaskInfo {
     /// Only of a task that is run again when it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptInfo>,
-    /// The size of its terminal now, or its last; none if it runs on pipes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pty: Option<Size>,
     /// Only in `task/get`: walking the process table is not free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<ProcessInfo>>,
@@ -247,9 +250,20 @@ pub struct TaskInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping: Option<StoppingInfo>,
     pub outcome: Option<Outcome>,
+    /// The number of the last event about the task that this description contains.
+    #[serde(default)]
+    pub last_event: u64,
     /// How the tree is held: `cgroup` and `subreaper`, or `subreaper` alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<HeldBy>,
+}
+
+/// The notifications `task/queued` and `task/started`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskStartNotification {
+    /// The id of the `task/start` call.
+    pub request: RequestId,
+    pub task: TaskInfo,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -317,13 +331,13 @@ pub struct StoppingInfo {
 /// task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GetParams {
+pub struct TaskGetParams {
     pub id: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ListParams {
+pub struct TaskListParams {
     /// Ended tasks too.
     #[serde(default)]
     pub all: bool,
@@ -337,16 +351,20 @@ pub struct ListParams {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ListResult {
+pub struct TaskListResult {
     /// Newest first.
     pub tasks: Vec<TaskInfo>,
+    /// The number of the last event before this list was made. Follow from that of the first page, and skip an event about a task
+    /// of a later page if its number is not above the task's `last_event`: no change is missed or applied twice.
+    #[serde(default)]
+    pub as_of: u64,
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct WriteParams {
+pub struct TaskWriteParams {
     pub id: String,
     #[serde(default)]
     pub data: Bytes,
@@ -365,7 +383,7 @@ pub struct WriteParams {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WriteResult {
+pub struct TaskWriteResult {
     pub id: String,
     pub accepted_bytes: u64,
     /// Bytes that the command has not read yet.
@@ -374,14 +392,14 @@ pub struct WriteResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SignalParams {
+pub struct TaskSignalParams {
     pub id: String,
     /// `INT`, `SIGUSR1`, `10`.
     pub signal: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SignalResult {
+pub struct TaskSignalResult {
     pub id: String,
     /// How many processes it was sent to.
     pub processes: u64,
@@ -389,14 +407,14 @@ pub struct SignalResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ResizeParams {
+pub struct TaskResizeParams {
     pub id: String,
     pub rows: u16,
     pub cols: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ResizeResult {
+pub struct TaskResizeResult {
     pub id: String,
     pub rows: u16,
     pub cols: u16,
@@ -404,7 +422,7 @@ pub struct ResizeResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DetachParams {
+pub struct TaskDetachParams {
     pub id: String,
     /// What the caller calls itself; the user is always added.
     #[serde(default)]
@@ -413,12 +431,12 @@ pub struct DetachParams {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RemoveParams {
+pub struct TaskRemoveParams {
     pub id: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RemoveResult {
+pub struct TaskRemoveResult {
     pub id: String,
     pub freed_bytes: u64,
 }

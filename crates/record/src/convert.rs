@@ -6,13 +6,14 @@ use belay_model::{
 };
 use belay_protocol::Timestamp;
 use belay_protocol::life::{
-    ClockName, End, ExitStatus, Order, Receipt, StartError, StartStage, StopCause, StopLevel, SurvivorInfo,
+    ClockName, ExitStatus, StartError, StartStage, StopCause, StopLevel, StopOrderInfo, StopReceipt,
+    SurvivorInfo, TaskEnd,
 };
 use belay_protocol::output::StreamName;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent};
 use belay_protocol::task::{
     BudgetInfo, BudgetName, OnStall, OnTimeout, Outcome as ClientOutcome, SpawnError, StallEvidence,
-    StallParams, Status, TaskKind,
+    StallParams, TaskKind, TaskStatus,
 };
 
 use crate::layout::Stream;
@@ -53,26 +54,31 @@ impl Wire for Exit {
     type Form = ExitStatus;
     fn to_wire(&self) -> ExitStatus {
         match *self {
-            Self::Code(code) => ExitStatus::Code(code),
+            Self::Code(code) => ExitStatus::Code { code },
             Self::Signal { signal, core_dumped } => ExitStatus::Signal { number: signal, core_dumped },
         }
     }
     fn from_wire(form: ExitStatus) -> Self {
         match form {
-            ExitStatus::Code(code) => Self::Code(code),
+            ExitStatus::Code { code } => Self::Code(code),
             ExitStatus::Signal { number, core_dumped } => Self::Signal { signal: number, core_dumped },
         }
     }
 }
 
 impl Wire for StopOrder {
-    type Form = Order;
-    fn to_wire(&self) -> Order {
+    type Form = StopOrderInfo;
+    fn to_wire(&self) -> StopOrderInfo {
         let Self { level, grace_ms, actor, reason } = self;
-        Order { level: level.to_wire(), grace_ms: *grace_ms, actor: actor.clone(), reason: reason.clone() }
+        StopOrderInfo {
+            level: level.to_wire(),
+            grace_ms: *grace_ms,
+            actor: actor.clone(),
+            reason: reason.clone(),
+        }
     }
-    fn from_wire(form: Order) -> Self {
-        let Order { level, grace_ms, actor, reason } = form;
+    fn from_wire(form: StopOrderInfo) -> Self {
+        let StopOrderInfo { level, grace_ms, actor, reason } = form;
         Self { grace_ms, ..Self::new(Level::from_wire(level), actor, reason.as_deref()) }
     }
 }
@@ -146,45 +152,45 @@ impl Wire for Cause {
 }
 
 impl Wire for Outcome {
-    type Form = End;
-    fn to_wire(&self) -> End {
+    type Form = TaskEnd;
+    fn to_wire(&self) -> TaskEnd {
         match self.clone() {
-            Self::Exited(exit) => End::Exited { exit: exit.to_wire() },
+            Self::Exited(exit) => TaskEnd::Exited { exit: exit.to_wire() },
             Self::Cancelled { order, exit } => {
-                End::Cancelled { order: order.to_wire(), exit: exit.to_wire() }
+                TaskEnd::Cancelled { order: order.to_wire(), exit: exit.to_wire() }
             }
             Self::TimedOut { clock, limit_ms, reason, exit } => {
-                End::TimedOut { clock: clock.to_wire(), limit_ms, reason, exit: exit.to_wire() }
+                TaskEnd::TimedOut { clock: clock.to_wire(), limit_ms, reason, exit: exit.to_wire() }
             }
             Self::OverBudget { budget, limit, used, exit } => {
-                End::Budget { budget: budget.to_wire(), limit, used, exit: exit.to_wire() }
+                TaskEnd::Budget { budget: budget.to_wire(), limit, used, exit: exit.to_wire() }
             }
-            Self::NotStarted(failure) => End::Spawn { error: failure.to_wire() },
-            Self::Lost { known, survivors } => End::Lost { known, survivors: survivors.to_wire() },
-            Self::StopFailed { cause, survivors, exit } => End::StopFailed {
+            Self::NotStarted(failure) => TaskEnd::Spawn { error: failure.to_wire() },
+            Self::Lost { known, survivors } => TaskEnd::Lost { known, survivors: survivors.to_wire() },
+            Self::StopFailed { cause, survivors, exit } => TaskEnd::StopFailed {
                 cause: cause.to_wire(),
                 survivors: survivors.to_wire(),
                 exit: exit.to_wire(),
             },
         }
     }
-    fn from_wire(form: End) -> Self {
+    fn from_wire(form: TaskEnd) -> Self {
         match form {
-            End::Exited { exit } => Self::Exited(Exit::from_wire(exit)),
-            End::Cancelled { order, exit } => {
+            TaskEnd::Exited { exit } => Self::Exited(Exit::from_wire(exit)),
+            TaskEnd::Cancelled { order, exit } => {
                 Self::Cancelled { order: StopOrder::from_wire(order), exit: Option::from_wire(exit) }
             }
-            End::TimedOut { clock, limit_ms, reason, exit } => {
+            TaskEnd::TimedOut { clock, limit_ms, reason, exit } => {
                 let (clock, exit) = (Clock::from_wire(clock), Option::from_wire(exit));
                 Self::TimedOut { clock, limit_ms, reason, exit }
             }
-            End::Budget { budget, limit, used, exit } => {
+            TaskEnd::Budget { budget, limit, used, exit } => {
                 let (budget, exit) = (Budget::from_wire(budget), Option::from_wire(exit));
                 Self::OverBudget { budget, limit, used, exit }
             }
-            End::Spawn { error } => Self::NotStarted(SpawnFailure::from_wire(error)),
-            End::Lost { known, survivors } => Self::Lost { known, survivors: Vec::from_wire(survivors) },
-            End::StopFailed { cause, survivors, exit } => Self::StopFailed {
+            TaskEnd::Spawn { error } => Self::NotStarted(SpawnFailure::from_wire(error)),
+            TaskEnd::Lost { known, survivors } => Self::Lost { known, survivors: Vec::from_wire(survivors) },
+            TaskEnd::StopFailed { cause, survivors, exit } => Self::StopFailed {
                 cause: Cause::from_wire(cause),
                 survivors: Vec::from_wire(survivors),
                 exit: Option::from_wire(exit),
@@ -276,20 +282,20 @@ pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
 }
 
 /// The word that people and scripts see.
-pub const fn status(state: &State) -> Status {
+pub const fn status(state: &State) -> TaskStatus {
     match state {
-        State::Queued { .. } => Status::Queued,
-        State::Starting { .. } => Status::Starting,
-        State::Running(_) => Status::Running,
-        State::Resting(_) => Status::Resting,
-        State::Stopping(_) => Status::Stopping,
+        State::Queued { .. } => TaskStatus::Queued,
+        State::Starting { .. } => TaskStatus::Starting,
+        State::Running(_) => TaskStatus::Running,
+        State::Resting(_) => TaskStatus::Retrying,
+        State::Stopping(_) => TaskStatus::Stopping,
         State::Ended(outcome) => match outcome {
-            Outcome::Exited(Exit::Code(0)) => Status::Completed,
-            Outcome::Exited(_) | Outcome::OverBudget { .. } | Outcome::NotStarted(_) => Status::Failed,
-            Outcome::Cancelled { .. } => Status::Cancelled,
-            Outcome::TimedOut { .. } => Status::TimedOut,
-            Outcome::Lost { .. } => Status::Lost,
-            Outcome::StopFailed { .. } => Status::StopFailed,
+            Outcome::Exited(Exit::Code(0)) => TaskStatus::Completed,
+            Outcome::Exited(_) | Outcome::OverBudget { .. } | Outcome::NotStarted(_) => TaskStatus::Failed,
+            Outcome::Cancelled { .. } => TaskStatus::Cancelled,
+            Outcome::TimedOut { .. } => TaskStatus::TimedOut,
+            Outcome::Lost { .. } => TaskStatus::Lost,
+            Outcome::StopFailed { .. } => TaskStatus::StopFailed,
         },
     }
 }
@@ -301,43 +307,45 @@ pub fn outcome_from_record(record: &EndRecord) -> ClientOutcome {
         record.receipt.clone().unwrap_or_else(|| bare_receipt(record, cause, survivors))
     };
     match record.end.clone() {
-        End::Exited { exit: ExitStatus::Code(exit_code) } => ClientOutcome::Exited { exit_code, capture },
-        End::Exited { exit: ExitStatus::Signal { number, core_dumped } } => {
+        TaskEnd::Exited { exit: ExitStatus::Code { code: exit_code } } => {
+            ClientOutcome::Exited { exit_code, capture }
+        }
+        TaskEnd::Exited { exit: ExitStatus::Signal { number, core_dumped } } => {
             ClientOutcome::Signaled { signal: number, core_dumped, capture }
         }
-        End::Spawn { error: StartError { stage, errno, message } } => {
+        TaskEnd::Spawn { error: StartError { stage, errno, message } } => {
             let errno = Some(errno).filter(|errno| *errno != 0);
             ClientOutcome::Spawn { error: SpawnError { what: stage, errno, message }, capture }
         }
-        End::Cancelled { order, exit } => {
+        TaskEnd::Cancelled { order, exit } => {
             let receipt = receipt(&StopCause::Asked { order: order.clone() }, &[]);
             let (exit_code, signal) = code_and_signal(exit);
-            let Order { level, actor, reason, grace_ms: _ } = order;
+            let StopOrderInfo { level, actor, reason, grace_ms: _ } = order;
             ClientOutcome::Cancelled { actor, reason, level, receipt, exit_code, signal, capture }
         }
-        End::TimedOut { clock, limit_ms, reason, exit } => {
+        TaskEnd::TimedOut { clock, limit_ms, reason, exit } => {
             let receipt = receipt(&StopCause::Clock { clock, limit_ms, reason: reason.clone() }, &[]);
             let (exit_code, signal) = code_and_signal(exit);
             ClientOutcome::TimedOut { clock, limit_ms, receipt, exit_code, signal, reason, capture }
         }
-        End::Budget { budget, limit, used, exit } => {
+        TaskEnd::Budget { budget, limit, used, exit } => {
             let receipt = receipt(&StopCause::Budget { budget, limit, used }, &[]);
             let (exit_code, signal) = code_and_signal(exit);
             let budget = BudgetInfo { name: budget, limit, used };
             ClientOutcome::Budget { budget, receipt, exit_code, signal, capture }
         }
-        End::StopFailed { cause, survivors, exit } => {
+        TaskEnd::StopFailed { cause, survivors, exit } => {
             let receipt = receipt(&cause, &survivors);
             let (exit_code, signal) = code_and_signal(exit);
             ClientOutcome::StopFailed { survivors, receipt, cause, exit_code, signal, capture }
         }
-        End::Lost { known, survivors } => ClientOutcome::Lost { reason: known, survivors, capture },
+        TaskEnd::Lost { known, survivors } => ClientOutcome::Lost { reason: known, survivors, capture },
     }
 }
 
 const fn code_and_signal(exit: Option<ExitStatus>) -> (Option<i32>, Option<i32>) {
     match exit {
-        Some(ExitStatus::Code(code)) => (Some(code), None),
+        Some(ExitStatus::Code { code }) => (Some(code), None),
         Some(ExitStatus::Signal { number, .. }) => (None, Some(number)),
         None => (None, None),
     }
@@ -345,7 +353,7 @@ const fn code_and_signal(exit: Option<ExitStatus>) -> (Option<i32>, Option<i32>)
 
 /// The receipt of a stopped task whose record has none: who stopped it and why, without signals. Every end but one with
 /// survivors proves that the tree is empty.
-fn bare_receipt(record: &EndRecord, cause: &StopCause, survivors: &[SurvivorInfo]) -> Receipt {
+fn bare_receipt(record: &EndRecord, cause: &StopCause, survivors: &[SurvivorInfo]) -> StopReceipt {
     let at = Timestamp(record.ended_at_ms);
     let (level, actor, reason) = match cause {
         StopCause::Asked { order } => (order.level, order.actor.clone(), order.reason.clone()),
@@ -354,7 +362,7 @@ fn bare_receipt(record: &EndRecord, cause: &StopCause, survivors: &[SurvivorInfo
         }
         StopCause::Budget { budget, .. } => (StopLevel::Terminate, format!("budget:{}", budget.name()), None),
     };
-    Receipt {
+    StopReceipt {
         level,
         actor,
         reason,

@@ -17,7 +17,7 @@ use belay_protocol::life::{CaptureFault, ClockName, OutputInfo};
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, Start, ToShim,
 };
-use belay_protocol::task::Size;
+use belay_protocol::task::TerminalSize;
 use belay_record::EndFile;
 use belay_record::convert::{Wire as _, event_to_wire, policy_from_wire};
 
@@ -171,12 +171,12 @@ impl Core {
     }
 
     /// The size of the task's terminal, if it has one.
-    pub fn pty(&self) -> Option<Size> {
+    pub fn pty(&self) -> Option<TerminalSize> {
         self.task.as_ref().and_then(|task| task.spec.pty)
     }
 
     /// The terminal has another size now, or will have it from its start on: every later daemon is told this one.
-    pub fn set_pty(&mut self, size: Size) {
+    pub fn set_pty(&mut self, size: TerminalSize) {
         if let Some(task) = &mut self.task {
             task.spec.pty = Some(size);
             if let Some(start) = &mut task.start {

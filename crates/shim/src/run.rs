@@ -25,7 +25,7 @@ use belay_os::tree::{self, Reaped, Tree};
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
 use belay_protocol::shim::{FromShim, ProcessId, Start};
-use belay_protocol::task::Size;
+use belay_protocol::task::TerminalSize;
 use belay_record::LogWriter;
 
 use self::wait::Source;
@@ -295,7 +295,7 @@ impl Shim {
         Ok(Made { leader, result, stdin: Stdin::pipe(stdin), source, slave: None })
     }
 
-    fn spawn_at_terminal(&self, start: &Start, size: Size) -> Result<Made, SpawnFailure> {
+    fn spawn_at_terminal(&self, start: &Start, size: TerminalSize) -> Result<Made, SpawnFailure> {
         let terminal = spawn::terminal(size)?;
         let cgroup = self.tree.cgroup().map(Cgroup::dir);
         let (leader, stdin, result) = parts(spawn::start_at(start, &terminal, cgroup));

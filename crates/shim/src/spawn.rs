@@ -11,7 +11,7 @@ use belay_os::pty::{self, Pty};
 use belay_os::spawn::{Rlimit, Session, SpawnError, SpawnSpec, Spawned, Stage, spawn};
 use belay_protocol::Bytes;
 use belay_protocol::shim::Start;
-use belay_protocol::task::Size;
+use belay_protocol::task::TerminalSize;
 
 use crate::handed;
 use crate::output::PIPE_BYTES;
@@ -70,7 +70,7 @@ pub(crate) fn start_at(
 }
 
 /// A terminal is made when a task wants one: few do, and an idle one would cost each shim of the pool.
-pub(crate) fn terminal(size: Size) -> Result<Pty, SpawnFailure> {
+pub(crate) fn terminal(size: TerminalSize) -> Result<Pty, SpawnFailure> {
     pty::open(size.rows, size.cols).map_err(|error| no_terminal(&error))
 }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use belay_client::{Client, Places};
 use belay_os::process::Identity;
-use belay_protocol::daemon::StatusResult;
+use belay_protocol::daemon::DaemonStatusResult;
 use belay_protocol::event::EventKind;
 use belay_protocol::methods::{DaemonStatus, EventRead, OutputRead, TaskGet, TaskStart, TaskStop, TaskWait};
 use belay_protocol::task::{
-    AnswerWhen, GetParams, Met, OnDisconnect, StartParams, StopParams, StopResult, TaskInfo, WaitParams,
-    WaitResult,
+    ShellCommand, TaskGetParams, TaskInfo, TaskStartParams, TaskStopParams, TaskStopResult, TaskWaitParams,
+    TaskWaitResult, WaitMet,
 };
 use belay_protocol::{event, output};
 use tempfile::TempDir;
@@ -194,46 +194,18 @@ impl World {
     }
 
     /// What a start needs, for the caller to change: the command, and nothing of our environment but this world's mark.
-    pub fn start_params(&self, argv: &[&str]) -> StartParams {
+    pub fn start_params(&self, argv: &[&str]) -> TaskStartParams {
         let home = format!("BELAY_HOME={}", self.marker());
         let path = format!("PATH={}", std::env::var("PATH").unwrap_or_default());
-        StartParams {
-            command: belay_protocol::task::Command::Argv(argv.iter().map(|word| (*word).into()).collect()),
-            cwd: "/".into(),
+        TaskStartParams {
             env: vec![home.into(), path.into()],
-            set_env: std::collections::BTreeMap::new(),
-            name: None,
-            umask: None,
-            rlimits: Vec::new(),
-            stdin: false,
-            stdin_from: None,
-            merge: false,
-            pty: None,
             detached: true,
-            on_timeout: None,
-            on_disconnect: OnDisconnect::Detach,
-            timeout_ms: None,
-            ttl_ms: None,
-            silence_ms: None,
-            stall: None,
-            retries: 0,
-            retry_delay_ms: None,
-            no_limits: Vec::new(),
-            grace_ms: None,
-            output_limit_bytes: None,
-            budgets: belay_protocol::task::Budgets::default(),
-            notify: None,
-            token: None,
-            session: None,
-            keep: false,
-            lane: None,
-            answer: AnswerWhen::Started,
-            follow: false,
+            ..TaskStartParams::new(ShellCommand::argv(argv.iter().copied()), "/")
         }
     }
 
     #[track_caller]
-    pub fn start(&self, params: &StartParams) -> TaskInfo {
+    pub fn start(&self, params: &TaskStartParams) -> TaskInfo {
         self.client().call::<TaskStart>(params).unwrap()
     }
 
@@ -244,11 +216,11 @@ impl World {
 
     #[track_caller]
     pub fn get(&self, id: &str) -> TaskInfo {
-        self.client().call::<TaskGet>(&GetParams { id: id.to_owned() }).unwrap()
+        self.client().call::<TaskGet>(&TaskGetParams { id: id.to_owned() }).unwrap()
     }
 
     #[track_caller]
-    pub fn stop(&self, params: &StopParams) -> StopResult {
+    pub fn stop(&self, params: &TaskStopParams) -> TaskStopResult {
         self.client().call::<TaskStop>(params).unwrap()
     }
 
@@ -256,9 +228,9 @@ impl World {
     #[track_caller]
     pub fn wait_ended(&self, id: &str) -> TaskInfo {
         let limit_ms = u64::try_from(LONG.as_millis()).unwrap();
-        let params = WaitParams { timeout_ms: Some(limit_ms), ..WaitParams::for_end(id) };
-        let WaitResult { met, task, .. } = self.client().call::<TaskWait>(&params).unwrap();
-        assert_eq!(met, Met::Ended, "the task did not end: {task:?}");
+        let params = TaskWaitParams { timeout_ms: Some(limit_ms), ..TaskWaitParams::for_end(id) };
+        let TaskWaitResult { met, task, .. } = self.client().call::<TaskWait>(&params).unwrap();
+        assert_eq!(met, WaitMet::Ended, "the task did not end: {task:?}");
         task
     }
 
@@ -285,7 +257,7 @@ impl World {
     }
 
     #[track_caller]
-    pub fn read(&self, params: &output::ReadParams) -> output::ReadResult {
+    pub fn read(&self, params: &output::OutputReadParams) -> output::OutputReadResult {
         self.client().call::<OutputRead>(params).unwrap()
     }
 
@@ -295,7 +267,7 @@ impl World {
         let mut client = self.client();
         let (mut after, mut all) = (0, Vec::new());
         loop {
-            let params = event::ReadParams { after, ..event::ReadParams::default() };
+            let params = event::EventReadParams { after, ..event::EventReadParams::default() };
             let page = client.call::<EventRead>(&params).unwrap();
             if page.events.is_empty() {
                 return all;
@@ -313,19 +285,22 @@ impl World {
     }
 
     #[track_caller]
-    pub fn status(&self) -> StatusResult {
-        self.client().call::<DaemonStatus>(&belay_protocol::daemon::StatusParams::default()).unwrap()
+    pub fn status(&self) -> DaemonStatusResult {
+        self.client().call::<DaemonStatus>(&belay_protocol::daemon::DaemonStatusParams::default()).unwrap()
     }
 
     /// The daemon that holds this home now.
     pub fn daemon(&self) -> Option<Seen> {
+        self.daemons().pop()
+    }
+
+    /// Every daemon of this home.
+    pub fn daemons(&self) -> Vec<Seen> {
         let words = format!("daemon --home {} ", self.marker());
-        // While it starts there are two for a moment: the one that reports has a child.
-        let mut found: Vec<Seen> =
-            self.everybody().into_iter().filter(|seen| seen.cmdline.contains(&words)).collect();
-        let parents: Vec<i32> = found.iter().map(|seen| seen.ppid).collect();
-        found.retain(|seen| !parents.contains(&seen.identity.pid));
-        found.pop()
+        // It leads a session. The process that started it does not, nor does a child that is about to become a shim.
+        let is_daemon =
+            |seen: &Seen| seen.cmdline.contains(&words) && seen.sid == seen.identity.pid && seen.state != 'Z';
+        self.everybody().into_iter().filter(is_daemon).collect()
     }
 
     #[track_caller]
@@ -369,8 +344,9 @@ impl World {
         }
         // A daemon that was killed is followed by one that knows its tasks.
         let up = self.belay(["up", "--json"]);
-        let cgroup =
-            serde_json::from_slice::<StatusResult>(&up.stdout).ok().and_then(|up| up.containment.cgroup);
+        let cgroup = serde_json::from_slice::<DaemonStatusResult>(&up.stdout)
+            .ok()
+            .and_then(|up| up.containment.cgroup);
         let down = self.belay(["down", "--stop-tasks", "--grace", "200ms"]);
         if up.code != Some(0) || down.code != Some(0) {
             wrong.push(format!("the end of the daemon: up: {up}; down: {down}"));

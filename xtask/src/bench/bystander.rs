@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::daemon::StatusParams;
+use belay_protocol::daemon::DaemonStatusParams;
 
 use super::measure::time;
 use super::wire::DaemonStatus;
@@ -36,7 +36,7 @@ pub(crate) fn longest_wait<T>(world: &World, work: impl FnOnce() -> Outcome<T>) 
 
 fn status(client: &mut Client) -> Outcome<Duration> {
     time(|| {
-        client.call_by::<DaemonStatus>(&StatusParams::default(), Some(Instant::now() + LIMIT))?;
+        client.call_by::<DaemonStatus>(&DaemonStatusParams::default(), Some(Instant::now() + LIMIT))?;
         Ok(())
     })
 }

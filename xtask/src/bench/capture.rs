@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::methods::TaskRemove;
-use belay_protocol::task::{GetParams, RemoveParams, StartParams, WaitParams};
+use belay_protocol::task::{TaskGetParams, TaskRemoveParams, TaskStartParams, TaskWaitParams};
 use serde_json::json;
 
 use super::measure::{compare, number, time};
@@ -66,16 +66,16 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-fn captured(client: &mut Client, params: &StartParams) -> Outcome<Duration> {
+fn captured(client: &mut Client, params: &TaskStartParams) -> Outcome<Duration> {
     let began = Instant::now();
     let id = client.call::<Start>(params)?.id;
-    let ended = client.call::<Wait>(&WaitParams::for_end(&id))?.task;
+    let ended = client.call::<Wait>(&TaskWaitParams::for_end(&id))?.task;
     let took = began.elapsed();
     ended.completed()?;
     if ended.output.bytes != BYTES || !ended.output.gaps.is_empty() {
         return Err("bytes are missing".into());
     }
-    client.call::<TaskRemove>(&RemoveParams { id })?;
+    client.call::<TaskRemove>(&TaskRemoveParams { id })?;
     Ok(took)
 }
 
@@ -115,13 +115,13 @@ fn splice(pipe: &OwnedFd, out: &File) -> Outcome {
 }
 
 /// The most that shim and daemon were seen to hold during a run that is not timed.
-fn memory(world: &World, client: &mut Client, params: &StartParams) -> Outcome<(u64, u64)> {
+fn memory(world: &World, client: &mut Client, params: &TaskStartParams) -> Outcome<(u64, u64)> {
     let daemon = world.daemon()?.pid;
     let task = client.call::<Start>(params)?;
     let id = task.id;
     let mut most = (0, 0);
     loop {
-        let now = client.call::<Get>(&GetParams { id: id.clone() })?;
+        let now = client.call::<Get>(&TaskGetParams { id: id.clone() })?;
         if !now.is_running() {
             break;
         }
@@ -130,6 +130,6 @@ fn memory(world: &World, client: &mut Client, params: &StartParams) -> Outcome<(
         }
         most.1 = most.1.max(pss_bytes(daemon).unwrap_or(0));
     }
-    client.call::<TaskRemove>(&RemoveParams { id })?;
+    client.call::<TaskRemove>(&TaskRemoveParams { id })?;
     Ok(most)
 }

@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message};
-use belay_protocol::daemon::StatusParams;
-use belay_protocol::event::FollowParams;
+use belay_protocol::daemon::DaemonStatusParams;
+use belay_protocol::event::EventFollowParams;
 use belay_protocol::methods::{EventFollow, SessionClose, SessionOpen};
-use belay_protocol::session::OpenParams;
+use belay_protocol::session::SessionOpenParams;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde_json::json;
@@ -73,9 +73,9 @@ fn delivery(subject: &Subject, report: &mut Report) -> Outcome {
 fn follow(world: &World) -> Outcome<Vec<Client>> {
     let mut clients = (0..FOLLOWERS).map(|_| world.connect()).collect::<Outcome<Vec<_>>>()?;
     if let Some(first) = clients.first_mut() {
-        let after = first.call::<DaemonStatus>(&StatusParams::default())?.events_last;
+        let after = first.call::<DaemonStatus>(&DaemonStatusParams::default())?.events_last;
         for client in &mut clients {
-            client.call::<EventFollow>(&FollowParams { after, ..FollowParams::default() })?;
+            client.call::<EventFollow>(&EventFollowParams { after, ..EventFollowParams::default() })?;
         }
     }
     Ok(clients)
@@ -98,7 +98,10 @@ fn told(asking: &mut Client, followers: &mut [Client]) -> Outcome<(Duration, Dur
 fn make_events(client: &mut Client) -> Outcome<Instant> {
     for count in 0..SESSIONS {
         let name = format!("burst-{count}");
-        client.send::<SessionOpen>(&OpenParams { name: Some(name.clone()), ..OpenParams::default() })?;
+        client.send::<SessionOpen>(&SessionOpenParams {
+            name: Some(name.clone()),
+            ..SessionOpenParams::default()
+        })?;
         client.send::<SessionClose>(&serde_json::from_value(json!({"id": name}))?)?;
     }
     let mut answers = 0;

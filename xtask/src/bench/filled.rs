@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use belay_protocol::task::WaitParams;
+use belay_protocol::task::TaskWaitParams;
 use rusqlite::{Connection, params};
 
 use super::wire::Wait;
@@ -32,7 +32,7 @@ FROM (SELECT * FROM event WHERE kind = 'task.ended' LIMIT 1), copy";
 pub(crate) fn fill_world(world: World, tasks: u32, events: u32) -> Outcome<World> {
     let mut client = world.connect()?;
     let id = start_detached(&mut client, &["/bin/echo", "a line of output"])?.id;
-    client.call::<Wait>(&WaitParams::for_end(&id))?.task.completed()?;
+    client.call::<Wait>(&TaskWaitParams::for_end(&id))?.task.completed()?;
     drop(client);
     world.stop_daemon()?;
     let result = fill(&world.places.home, &id, tasks, events);

@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::event::FollowParams;
-use belay_protocol::methods::{EventFollow, SessionClose, SessionOpen, notify};
-use belay_protocol::session::OpenParams;
+use belay_protocol::event::EventFollowParams;
+use belay_protocol::methods::notifications::EventItem;
+use belay_protocol::methods::{EventFollow, Notify as _, SessionClose, SessionOpen};
+use belay_protocol::session::SessionOpenParams;
 use serde_json::json;
 
 use super::bystander::longest_wait;
@@ -41,16 +42,19 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 /// Follows from the beginning of the journal, makes one event of the wanted type, and waits until it arrives.
 fn catch_up(follower: &mut Client, other: &mut Client, name: &str) -> Outcome {
     follow_filtered(follower)?;
-    other.send::<SessionOpen>(&OpenParams { name: Some(name.to_owned()), ..OpenParams::default() })?;
+    other.send::<SessionOpen>(&SessionOpenParams {
+        name: Some(name.to_owned()),
+        ..SessionOpenParams::default()
+    })?;
     other.send::<SessionClose>(&serde_json::from_value(json!({"id": name}))?)?;
     let item = follower.next_notification(Some(Instant::now() + LIMIT))?;
-    let is_wanted = item.method == notify::EVENT_ITEM && item.params.get().contains(WANTED);
+    let is_wanted = item.method == EventItem::NAME && item.params.get().contains(WANTED);
     if is_wanted { Ok(()) } else { Err(format!("not the wanted event: {}", item.params.get()).into()) }
 }
 
 /// Sends the request; the daemon begins to read the journal from its first event.
 pub(crate) fn follow_filtered(follower: &mut Client) -> Outcome {
-    let params: FollowParams = serde_json::from_value(json!({"after": 0, "only": {"types": [WANTED]}}))?;
+    let params: EventFollowParams = serde_json::from_value(json!({"after": 0, "only": {"types": [WANTED]}}))?;
     follower.send::<EventFollow>(&params)?;
     Ok(())
 }

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message};
-use belay_protocol::daemon::StatusParams;
-use belay_protocol::methods::notify;
-use belay_protocol::task::DetachParams;
+use belay_protocol::daemon::DaemonStatusParams;
+use belay_protocol::methods::Notification;
+use belay_protocol::task::TaskDetachParams;
 use belay_protocol::vars;
 use serde_json::json;
 
@@ -43,7 +43,7 @@ fn detach(subject: &Subject, report: &mut Report, world: &World) -> Outcome {
     let ours = || released(&mut waiting, &mut asking);
     let ask = || {
         time(|| {
-            other.call::<DaemonStatus>(&StatusParams::default())?;
+            other.call::<DaemonStatus>(&DaemonStatusParams::default())?;
             Ok(())
         })
     };
@@ -57,15 +57,12 @@ fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
     let params = start_params(&["/bin/sleep", "100"], &json!({"answer": "ended"}))?;
     let start = waiting.send::<Start>(&params)?;
     let said = waiting.next_notification(None)?;
-    if said.method != notify::TASK_STARTED {
+    let Some(Notification::TaskStarted(started)) = said.parse()? else {
         return Err(format!("{} instead of the start", said.method).into());
-    }
-    let id = serde_json::from_str::<serde_json::Value>(said.params.get())?["id"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
+    };
+    let id = started.task.id;
     let began = Instant::now();
-    asking.send::<Detach>(&DetachParams { id: id.clone(), actor: None })?;
+    asking.send::<Detach>(&TaskDetachParams { id: id.clone(), actor: None })?;
     let answer = loop {
         if let Message::Response(answer) = waiting.receive()?
             && answer.id == start

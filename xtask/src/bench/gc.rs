@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use belay_protocol::daemon::GcParams;
+use belay_protocol::daemon::DaemonGcParams;
 
 use super::bystander::longest_wait;
 use super::filled::{TASKS, fill_world};
@@ -22,7 +22,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     for _ in 0..subject.rounds(ROUNDS) {
         let world = fill_world(World::in_memory(subject)?, TASKS, 1)?;
         let mut client = world.connect()?;
-        let params = GcParams { all: true, dry_run: false };
+        let params = DaemonGcParams { all: true, dry_run: false };
         let collect = || {
             time(|| {
                 let removed = client.call_by::<Gc>(&params, Some(Instant::now() + LIMIT))?.removed.len();

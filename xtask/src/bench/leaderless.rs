@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use belay_client::Client;
 use belay_os::process::descendants;
-use belay_protocol::task::ListParams;
+use belay_protocol::task::TaskListParams;
 
 use super::bystander::longest_wait;
 use super::measure::{median, time};
@@ -44,6 +44,6 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 }
 
 fn list(client: &mut Client) -> Outcome {
-    let listed = client.call::<List>(&ListParams::default())?.tasks.len();
+    let listed = client.call::<List>(&TaskListParams::default())?.tasks.len();
     if listed == TASKS { Ok(()) } else { Err(format!("{listed} of {TASKS} tasks are listed").into()) }
 }

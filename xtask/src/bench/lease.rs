@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use belay_client::Client;
 use belay_protocol::methods::{SessionOpen, SessionRenew};
-use belay_protocol::session::{OpenParams, RenewParams};
+use belay_protocol::session::{SessionOpenParams, SessionRenewParams};
 use serde_json::json;
 
 use super::measure::{ROUNDS, compare, time};
@@ -26,7 +26,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     let mut echo = Echo::start()?;
     let renew = || {
         time(|| {
-            client.call::<SessionRenew>(&RenewParams { id: id.clone() })?;
+            client.call::<SessionRenew>(&SessionRenewParams { id: id.clone() })?;
             Ok(())
         })
     };
@@ -52,7 +52,11 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 
 /// A session that is held by a lease of so long, and as long again can be regained.
 pub(crate) fn open(client: &mut Client, lease_ms: u64) -> Outcome<String> {
-    let params = OpenParams { lease_ms: Some(lease_ms), grace_ms: Some(lease_ms), ..OpenParams::default() };
+    let params = SessionOpenParams {
+        lease_ms: Some(lease_ms),
+        grace_ms: Some(lease_ms),
+        ..SessionOpenParams::default()
+    };
     Ok(client.call::<SessionOpen>(&params)?.session.id)
 }
 

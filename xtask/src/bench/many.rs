@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use belay_client::{Client, Message};
-use belay_protocol::task::ListParams;
+use belay_protocol::task::TaskListParams;
 
 use super::measure::{median, per_second, time};
 use super::report::{Report, Target};
@@ -50,7 +50,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 
 /// The ids of all of them, if all of them run.
 fn running(client: &mut Client) -> Outcome<Vec<String>> {
-    let listed = client.call::<List>(&ListParams::default())?.tasks;
+    let listed = client.call::<List>(&TaskListParams::default())?.tasks;
     let running = listed.into_iter().filter(Task::is_running).map(|task| task.id);
     let ids: Vec<String> = running.collect();
     if ids.len() == TASKS { Ok(ids) } else { Err(format!("{} of {TASKS} tasks run", ids.len()).into()) }
@@ -64,7 +64,7 @@ fn crash(world: &World) -> Outcome<Duration> {
         let mut client = world.connect()?;
         let mut found = 0;
         let all = wait_until(Duration::from_secs(30), || {
-            let listed = client.call::<List>(&ListParams::default())?.tasks;
+            let listed = client.call::<List>(&TaskListParams::default())?.tasks;
             found = listed.iter().filter(|task| task.is_running()).count();
             Ok(found == TASKS)
         })?;

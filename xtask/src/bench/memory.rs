@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use belay_os::process::descendants;
-use belay_protocol::task::ListParams;
+use belay_protocol::task::TaskListParams;
 
 use super::measure::number;
 use super::report::{Report, Target};
@@ -22,7 +22,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     for _ in 0..TASKS {
         start_detached(&mut client, &["/bin/sleep", "1000"])?;
     }
-    let listed = client.call::<List>(&ListParams::default())?.tasks;
+    let listed = client.call::<List>(&TaskListParams::default())?.tasks;
     let commands: BTreeSet<i32> = listed.iter().filter_map(|task| task.pid).collect();
     if commands.len() != TASKS as usize {
         return Err(format!("{} of {TASKS} tasks run", commands.len()).into());

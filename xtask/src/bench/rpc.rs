@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use belay_client::Client;
-use belay_protocol::daemon::StatusParams;
+use belay_protocol::daemon::DaemonStatusParams;
 
 use super::measure::{ROUNDS, compare, time};
 use super::report::{Report, Target};
@@ -35,7 +35,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 /// The cheapest question.
 pub(crate) fn status(client: &mut Client) -> Outcome<Duration> {
     time(|| {
-        client.call::<DaemonStatus>(&StatusParams::default())?;
+        client.call::<DaemonStatus>(&DaemonStatusParams::default())?;
         Ok(())
     })
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::methods::{SessionClose, SessionGet, SessionList};
-use belay_protocol::session::{GetParams, ListParams, SessionState};
+use belay_protocol::session::{SessionGetParams, SessionListParams, SessionState};
 use belay_protocol::task;
 use serde_json::json;
 
@@ -130,7 +130,7 @@ impl Crowd {
     }
 
     fn get(&mut self) -> Outcome<Duration> {
-        let params = GetParams { id: self.some() };
+        let params = SessionGetParams { id: self.some() };
         time(|| {
             self.client.call::<SessionGet>(&params)?;
             Ok(())
@@ -158,14 +158,14 @@ impl Crowd {
     }
 
     fn is_whole(&mut self) -> Outcome<bool> {
-        let tasks = self.client.call::<List>(&task::ListParams::default())?.tasks;
+        let tasks = self.client.call::<List>(&task::TaskListParams::default())?.tasks;
         let running = tasks.iter().filter(|task| task.is_running()).count();
         Ok(running == self.tasks && self.has_sessions()?)
     }
 
     /// The standing one is the oldest, so that all others are on the first page.
     fn has_sessions(&mut self) -> Outcome<bool> {
-        let listed = self.client.call::<SessionList>(&ListParams::default())?.sessions;
+        let listed = self.client.call::<SessionList>(&SessionListParams::default())?.sessions;
         let open = listed.iter().filter(|one| one.id != "user" && one.state == SessionState::Open).count();
         Ok(open == self.sessions.len())
     }

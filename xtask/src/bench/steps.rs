@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::daemon::{GcParams, StatusParams, StepCostInfo};
+use belay_protocol::daemon::{DaemonGcParams, DaemonStatusParams, StepCostInfo};
 use belay_protocol::methods::{OutputFollow, TaskStop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
@@ -37,7 +37,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     let world = fill_world(World::new(subject)?, TASKS, EVENTS)?;
     fill_budget(&world)?;
     let ((), wait) = longest_wait(&world, || load(&world))?;
-    let params = StatusParams { step_kinds: true };
+    let params = DaemonStatusParams { step_kinds: true };
     let steps = world.connect()?.call::<DaemonStatus>(&params)?.steps;
     let steps = steps.ok_or("the daemon does not report its steps")?;
     let [cpu, wall] = [steps.longest_cpu_us, steps.longest_wall_us].map(Duration::from_micros);
@@ -89,7 +89,7 @@ fn load(world: &World) -> Outcome {
             }),
             scope.spawn(|| {
                 std::thread::sleep(GC_AFTER);
-                let params = GcParams { all: true, dry_run: false };
+                let params = DaemonGcParams { all: true, dry_run: false };
                 world.connect()?.call_by::<Gc>(&params, Some(Instant::now() + GC_LIMIT))?;
                 Ok(())
             }),

@@ -1,9 +1,9 @@
 //! The few fields of results that the benchmarks use. Everything else is ignored, so that a binary with a slightly
 //! different protocol can be measured too.
 
-use belay_protocol::daemon::{GcParams, StatusParams, StepCostInfo, StopParams};
+use belay_protocol::daemon::{DaemonGcParams, DaemonStatusParams, DaemonStopParams, StepCostInfo};
 use belay_protocol::methods::{self, Method};
-use belay_protocol::task::{self, GetParams, ListParams, StartParams, WaitParams};
+use belay_protocol::task::{self, TaskGetParams, TaskListParams, TaskStartParams, TaskWaitParams};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,15 +26,15 @@ macro_rules! lenient {
 }
 
 lenient! {
-    Start = TaskStart (StartParams) -> Task;
-    Wait = TaskWait (WaitParams) -> Waited;
-    Get = TaskGet (GetParams) -> Task;
-    List = TaskList (ListParams) -> Listed;
-    Stop = TaskStop (task::StopParams) -> serde_json::Value;
-    Detach = TaskDetach (task::DetachParams) -> serde_json::Value;
-    DaemonStatus = DaemonStatus (StatusParams) -> Status;
-    DaemonStop = DaemonStop (StopParams) -> serde_json::Value;
-    Gc = DaemonGc (GcParams) -> Collected;
+    Start = TaskStart (TaskStartParams) -> Task;
+    Wait = TaskWait (TaskWaitParams) -> Waited;
+    Get = TaskGet (TaskGetParams) -> Task;
+    List = TaskList (TaskListParams) -> Listed;
+    Stop = TaskStop (task::TaskStopParams) -> serde_json::Value;
+    Detach = TaskDetach (task::TaskDetachParams) -> serde_json::Value;
+    DaemonStatus = DaemonStatus (DaemonStatusParams) -> Status;
+    DaemonStop = DaemonStop (DaemonStopParams) -> serde_json::Value;
+    Gc = DaemonGc (DaemonGcParams) -> Collected;
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -9,7 +9,7 @@ use belay_client::{Client, Places};
 use belay_os::process::{identity, is_alive, signal_identity};
 use belay_os::{Identity, Signal, Tree};
 use belay_protocol::daemon;
-use belay_protocol::task::{StartParams, StopParams};
+use belay_protocol::task::{TaskStartParams, TaskStopParams};
 use serde_json::json;
 
 use super::subject::Subject;
@@ -85,7 +85,7 @@ impl World {
     }
 
     pub(crate) fn status(&self) -> Outcome<Status> {
-        Ok(self.connect()?.call::<DaemonStatus>(&daemon::StatusParams::default())?)
+        Ok(self.connect()?.call::<DaemonStatus>(&daemon::DaemonStatusParams::default())?)
     }
 
     pub(crate) fn daemon(&self) -> Outcome<Identity> {
@@ -102,7 +102,7 @@ impl World {
     /// Stops the daemon and all of its tasks; they get no time to end by themselves.
     pub(crate) fn stop_daemon(&self) -> Outcome {
         let daemon = self.daemon()?;
-        let params = daemon::StopParams { stop_tasks: true, grace_ms: Some(100), reason: None };
+        let params = daemon::DaemonStopParams { stop_tasks: true, grace_ms: Some(100), reason: None };
         let answer = self.connect()?.call_by::<DaemonStop>(&params, Some(Instant::now() + STOP_LIMIT));
         let gone = gone(daemon);
         if let Err(error) = answer {
@@ -170,9 +170,9 @@ pub(crate) fn reap() {
 }
 
 /// What to ask for to start this.
-pub(crate) fn start_params(argv: &[&str], more: &serde_json::Value) -> Outcome<StartParams> {
+pub(crate) fn start_params(argv: &[&str], more: &serde_json::Value) -> Outcome<TaskStartParams> {
     let path = format!("PATH={}", std::env::var("PATH").unwrap_or_default());
-    let mut params = json!({"command": {"argv": argv}, "cwd": "/", "env": [path]});
+    let mut params = json!({"spec": {"kind": "shell", "command": {"kind": "argv", "argv": argv}}, "cwd": "/", "env": [path]});
     if let (Some(params), Some(more)) = (params.as_object_mut(), more.as_object()) {
         params.extend(more.clone());
     }
@@ -184,7 +184,7 @@ pub(crate) fn start_detached(client: &mut Client, argv: &[&str]) -> Outcome<Task
     Ok(client.call::<Start>(&start_params(argv, &json!({"detached": true}))?)?)
 }
 
-pub(crate) fn kill_params(id: &str) -> Outcome<StopParams> {
+pub(crate) fn kill_params(id: &str) -> Outcome<TaskStopParams> {
     Ok(serde_json::from_value(json!({"id": id, "level": "kill"}))?)
 }
 

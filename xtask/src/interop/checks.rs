@@ -5,7 +5,7 @@ use std::path::Path;
 
 use belay_os::process::is_alive;
 use belay_os::{Identity, Signal};
-use belay_protocol::task::{Status, StopResult};
+use belay_protocol::task::{TaskStatus, TaskStopResult};
 
 use super::agents::Agent;
 use super::install::Shelf;
@@ -51,7 +51,7 @@ impl Case<'_> {
         let (ours, stage) = told(None)?;
         same("the tool's result with belay, against the one with bash", &real, &ours)?;
         let ends: Vec<_> = stage.tasks(line)?.iter().map(|task| (task.status, code(task))).collect();
-        same("the task in belay ps -a --json", &vec![(Status::Failed, Some(3))], &ends)?;
+        same("the task in belay ps -a --json", &vec![(TaskStatus::Failed, Some(3))], &ends)?;
         stage.end()
     }
 
@@ -70,9 +70,9 @@ impl Case<'_> {
         let is_told = after.starts_with("belay: detached by ") && after.contains(&task.id);
         holds("the output so far, and a line with the task's id", is_told, &told)?;
         turn.finish()?;
-        same("its status after the turn", &Status::Running, &stage.inspect(&task.id)?.status)?;
+        same("its status after the turn", &TaskStatus::Running, &stage.inspect(&task.id)?.status)?;
         std::fs::write(&gate, "")?;
-        same("its status at the end", &Status::Completed, &stage.ended(&task.id)?.status)?;
+        same("its status at the end", &TaskStatus::Completed, &stage.ended(&task.id)?.status)?;
         same("what belay logs --raw has", &"begin\nend\n".to_owned(), &logs()?)?;
         stage.end()
     }
@@ -95,7 +95,7 @@ impl Case<'_> {
         let tree = stage.tree(&task.id, SLEEPER, SLEEPERS)?;
         turn.signal(signal)?;
         turn.wait()?;
-        same("the task's status", &Status::Cancelled, &stage.ended(&task.id)?.status)?;
+        same("the task's status", &TaskStatus::Cancelled, &stage.ended(&task.id)?.status)?;
         gone(&task.id, &tree)?;
         stage.end()
     }
@@ -122,11 +122,11 @@ fn stop(stage: &Stage) -> Outcome {
     let task = stage.running(SLEEPER)?;
     let tree = stage.tree(&task.id, SLEEPER, SLEEPERS)?;
     let said = stage.belay(&["stop", &task.id, "--json"])?;
-    let stopped: StopResult = serde_json::from_str(&said)?;
+    let stopped: TaskStopResult = serde_json::from_str(&said)?;
     let receipt = stopped.receipt.as_ref();
     let is_proof = receipt.is_some_and(|receipt| receipt.survivors.is_empty() && receipt.empty_at.is_some());
     holds("a receipt without survivors", is_proof, &said)?;
-    same("the task's status", &Some(Status::Cancelled), &stopped.status)?;
+    same("the task's status", &Some(TaskStatus::Cancelled), &stopped.status)?;
     gone(&task.id, &tree)
 }
 

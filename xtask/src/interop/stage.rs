@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use belay_os::process::{info, signal_identity};
 use belay_os::{Identity, ProcessInfo, Signal};
-use belay_protocol::task::{Status, TaskInfo};
+use belay_protocol::task::{TaskInfo, TaskStatus};
 use belay_protocol::vars;
 
 use crate::run::{Outcome, bin_dir, command, output};
@@ -87,7 +87,7 @@ impl Stage {
             let said = self.belay(&["ps", "--json"])?;
             let tasks: Result<Vec<TaskInfo>, _> = said.lines().map(serde_json::from_str).collect();
             let mut tasks = tasks?.into_iter();
-            let found = tasks.find(|task| has_words(task, words) && task.status == Status::Running);
+            let found = tasks.find(|task| has_words(task, words) && task.status == TaskStatus::Running);
             Ok(found.ok_or(format!("belay ps --json: {said:?}")))
         })
     }
@@ -146,7 +146,7 @@ impl Drop for Stage {
 }
 
 fn has_words(task: &TaskInfo, words: &str) -> bool {
-    task.argv.iter().any(|word| word.to_text_lossy().contains(words))
+    task.spec.argv().iter().any(|word| word.to_text_lossy().contains(words))
 }
 
 /// Whatever lives with this in its environment or its command line.

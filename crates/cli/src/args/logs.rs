@@ -38,7 +38,7 @@ pub(crate) struct LogsArgs {
     /// Lines around each match, at most 50
     #[arg(
         long, value_name = "LINES", requires = "grep", default_value_t = 0, hide_default_value = true,
-        value_parser = clap::value_parser!(u32).range(..=i64::from(belay_protocol::output::SearchParams::MAX_CONTEXT)),
+        value_parser = clap::value_parser!(u32).range(..=i64::from(belay_protocol::output::OutputSearchParams::MAX_CONTEXT)),
     )]
     pub(crate) context: u32,
     /// For a model, or anybody with little room: the task and what to do next, then the head and the tail of its output

@@ -2,8 +2,8 @@
 
 use belay_client::Client;
 use belay_protocol::methods::{OutputRead, TaskGet};
-use belay_protocol::output::{From as Begin, ReadParams};
-use belay_protocol::task::{GetParams, Size, TaskInfo};
+use belay_protocol::output::{OutputFrom as Begin, OutputReadParams};
+use belay_protocol::task::{TaskGetParams, TaskInfo, TerminalSize};
 use belay_protocol::vars;
 
 use super::logs;
@@ -19,7 +19,7 @@ const LINES: u64 = 10;
 
 pub(crate) fn run(args: &AttachArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let task = client.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
+    let task = client.call::<TaskGet>(&TaskGetParams { id: args.id.clone() })?;
     if task.status.is_ended() {
         return ended(&task, context);
     }
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &AttachArgs, context: &mut Context) -> Result<u8, CliErr
         return Err(CliError::usage(format!("{} is the task that this command runs in", task.id))
             .hint("it would show itself to itself without end"));
     }
-    let plan = match (task.pty, Ours::find()) {
+    let plan = match (task.spec.pty(), Ours::find()) {
         (Some(size), Some(ours)) => at_screen(&mut client, &task, size, ours)?,
         _ => on_lines(&task, context),
     };
@@ -57,27 +57,27 @@ fn ended(task: &TaskInfo, context: &mut Context) -> Result<u8, CliError> {
 }
 
 /// Its screen on ours, its keyboard ours.
-fn at_screen(client: &mut Client, task: &TaskInfo, size: Size, ours: Ours) -> Result<Plan, CliError> {
+fn at_screen(client: &mut Client, task: &TaskInfo, size: TerminalSize, ours: Ours) -> Result<Plan, CliError> {
     let (opening, next) = screen(client, task, size)?;
     Ok(Plan {
         role: Role::Viewer { id: task.id.clone() },
         input: Input::Keys(ours),
-        from: Some(Begin::Offset(next)),
+        from: Some(Begin::Offset { offset: next }),
         opening,
         json: false,
     })
 }
 
 /// What its screen shows, and the offset of the first byte that is not in it.
-fn screen(client: &mut Client, task: &TaskInfo, size: Size) -> Result<(Vec<u8>, u64), CliError> {
+fn screen(client: &mut Client, task: &TaskInfo, size: TerminalSize) -> Result<(Vec<u8>, u64), CliError> {
     let first = task.output.bytes.saturating_sub(RECENT_BYTES);
     let mut recent = Recent::new(size, first > 0);
     let mut from = first;
     let mut end = None;
     loop {
-        let begin = Begin::Offset(from);
+        let begin = Begin::Offset { offset: from };
         let params =
-            ReadParams { id: task.id.clone(), from: begin, max_bytes: None, stream: None, text: false };
+            OutputReadParams { id: task.id.clone(), from: begin, max_bytes: None, stream: None, text: false };
         let page = client.call::<OutputRead>(&params)?;
         page.chunks.iter().for_each(|chunk| recent.feed(&chunk.data.0));
         // What was there when we began; a noisy task would never let us in otherwise.
@@ -91,11 +91,11 @@ fn screen(client: &mut Client, task: &TaskInfo, size: Size) -> Result<(Vec<u8>, 
 
 /// Its last lines and what comes. Only a person at a terminal ends its input; the end of a pipe or a file is ours alone.
 fn on_lines(task: &TaskInfo, context: &Context) -> Plan {
-    let close = context.term.stdin && task.pty.is_none();
+    let close = context.term.stdin && task.spec.pty().is_none();
     Plan {
         role: Role::Viewer { id: task.id.clone() },
         input: Input::Bytes { close },
-        from: Some(Begin::TailLines(LINES)),
+        from: Some(Begin::TailLines { lines: LINES }),
         opening: Vec::new(),
         json: false,
     }

@@ -1,6 +1,9 @@
 //! `belay config`: the settings, where each comes from, and changing them. The daemon reads and writes the file.
 
-use belay_protocol::config::{ConfigItem, ConfigSource, Counts, GetParams, GetResult, SetParams, SetResult};
+use belay_protocol::config::{
+    ConfigApplies, ConfigGetParams, ConfigGetResult, ConfigItem, ConfigSetParams, ConfigSetResult,
+    ConfigSource,
+};
 use belay_protocol::methods::{ConfigGet, ConfigSet};
 use serde_json::{Value, json};
 
@@ -22,7 +25,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &mut Context) -> Result<u8, CliErr
 }
 
 fn all(json: bool, context: &mut Context) -> Result<u8, CliError> {
-    let found = context.connect()?.call::<ConfigGet>(&GetParams::default())?;
+    let found = context.connect()?.call::<ConfigGet>(&ConfigGetParams::default())?;
     if json {
         context.out.json(&found)?;
     } else {
@@ -33,7 +36,7 @@ fn all(json: bool, context: &mut Context) -> Result<u8, CliError> {
 }
 
 fn get(key: &str, json: bool, context: &mut Context) -> Result<u8, CliError> {
-    let found = context.connect()?.call::<ConfigGet>(&GetParams { key: Some(key.to_owned()) })?;
+    let found = context.connect()?.call::<ConfigGet>(&ConfigGetParams { key: Some(key.to_owned()) })?;
     let Some(item) = found.items.first() else { return Ok(1) };
     if json {
         context.out.json(item)?;
@@ -48,7 +51,7 @@ fn get(key: &str, json: bool, context: &mut Context) -> Result<u8, CliError> {
 }
 
 fn set(key: &str, value: Value, json: bool, context: &mut Context) -> Result<u8, CliError> {
-    let params = SetParams { key: key.to_owned(), value };
+    let params = ConfigSetParams { key: key.to_owned(), value };
     let done = context.connect()?.call::<ConfigSet>(&params)?;
     if json {
         context.out.json(&done)?;
@@ -68,13 +71,13 @@ fn path(json: bool, context: &mut Context) -> Result<u8, CliError> {
     Ok(0)
 }
 
-fn warn(found: &GetResult, context: &Context) {
+fn warn(found: &ConfigGetResult, context: &Context) {
     if let Some(problem) = &found.problem {
         context.note(&format!("The file is wrong, and the values from before count: {problem}"));
     }
 }
 
-pub(crate) fn render(found: &GetResult, width: Option<usize>, colour: bool) -> String {
+pub(crate) fn render(found: &ConfigGetResult, width: Option<usize>, colour: bool) -> String {
     let mut table = Table::new(vec![
         Column::new("KEY"),
         Column::new("VALUE").flexible(12),
@@ -112,17 +115,17 @@ fn shown(value: &Value) -> String {
     }
 }
 
-pub(crate) fn sentence(done: &SetResult) -> String {
+pub(crate) fn sentence(done: &ConfigSetResult) -> String {
     let item = &done.item;
     let value = shown(item.from_next_start.as_ref().unwrap_or(&item.value));
     let text = match done.counts {
-        Counts::Now if item.value.is_null() => format!("{} is not set from now on", item.key),
-        Counts::Now => format!("{} is {value} from now on", item.key),
-        Counts::NextStart if item.from_next_start.is_none() => format!("{} is {value}", item.key),
-        Counts::NextStart => {
+        ConfigApplies::Now if item.value.is_null() => format!("{} is not set from now on", item.key),
+        ConfigApplies::Now => format!("{} is {value} from now on", item.key),
+        ConfigApplies::NextStart if item.from_next_start.is_none() => format!("{} is {value}", item.key),
+        ConfigApplies::NextStart => {
             format!("{} is {value} from the next start of the daemon on: belay down, belay up", item.key)
         }
-        Counts::Overridden => {
+        ConfigApplies::Overridden => {
             let variable = match &item.source {
                 ConfigSource::Env { variable } => variable.as_str(),
                 ConfigSource::File { place } => place.as_str(),

@@ -1,7 +1,7 @@
 //! `belay detach`: from the foreground to the background, for whoever waits and whoever watches.
 
 use belay_protocol::methods::TaskDetach;
-use belay_protocol::task::{DetachParams, TaskInfo};
+use belay_protocol::task::{TaskDetachParams, TaskInfo};
 
 use crate::args::DetachArgs;
 use crate::context::Context;
@@ -12,7 +12,7 @@ use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &DetachArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut worst = 0;
-    let ask = |id: &str| DetachParams { id: id.to_owned(), actor: None };
+    let ask = |id: &str| TaskDetachParams { id: id.to_owned(), actor: None };
     many::each::<TaskDetach>(context, &args.ids, ask, |context, id, result| {
         match result {
             Ok(task) if args.json => context.out.json(&task)?,

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use belay_client::{Client, ClientError, Places, check_home, check_runtime_dir};
-use belay_protocol::daemon::{DoctorParams, DoctorResult, Finding, Topic, Verdict};
+use belay_protocol::daemon::{
+    DaemonDoctorParams, DaemonDoctorResult, DoctorFinding, FindingTopic, FindingVerdict,
+};
 use belay_protocol::methods::DaemonDoctor;
 use belay_protocol::vars;
 
@@ -17,34 +19,44 @@ use crate::ui::text::{one_line, wrap};
 
 pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<u8, CliError> {
     let findings = look();
-    let sick = findings.iter().any(|finding| finding.verdict == Verdict::Problem);
+    let sick = findings.iter().any(|finding| finding.verdict == FindingVerdict::Problem);
     if args.json {
-        context.out.json(&DoctorResult { findings })?;
+        context.out.json(&DaemonDoctorResult { findings })?;
     } else {
         context.out.text(&render(&findings, context.term.width, context.term.colour_out))?;
     }
     Ok(u8::from(sick))
 }
 
-fn finding(verdict: Verdict, topic: Topic, message: impl Into<String>, hint: Option<String>) -> Finding {
-    Finding { verdict, topic, message: message.into(), hint }
+fn finding(
+    verdict: FindingVerdict,
+    topic: FindingTopic,
+    message: impl Into<String>,
+    hint: Option<String>,
+) -> DoctorFinding {
+    DoctorFinding { verdict, topic, message: message.into(), hint }
 }
 
-fn look() -> Vec<Finding> {
+fn look() -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let places = match Places::from_env(|name| std::env::var_os(name)) {
         Ok(places) => places,
         Err(error) => {
-            return vec![finding(Verdict::Problem, Topic::Home, error.to_string(), Some(error.hint()))];
+            return vec![finding(
+                FindingVerdict::Problem,
+                FindingTopic::Home,
+                error.to_string(),
+                Some(error.hint()),
+            )];
         }
     };
     findings.push(home(&places));
     findings.push(sockets(&places));
     if let Some(id) = std::env::var_os(vars::TASK) {
         let text = format!("this shell runs inside the task {}; what it starts is its child", id.display());
-        findings.push(finding(Verdict::Note, Topic::Lineage, text, None));
+        findings.push(finding(FindingVerdict::Note, FindingTopic::Lineage, text, None));
     }
-    if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
+    if findings.iter().any(|finding| finding.verdict == FindingVerdict::Problem) {
         return findings;
     }
     findings.extend(daemon(&places));
@@ -52,70 +64,80 @@ fn look() -> Vec<Finding> {
     findings
 }
 
-fn home(places: &Places) -> Finding {
+fn home(places: &Places) -> DoctorFinding {
     let dir = places.home.display();
     if let Err(error) = check_home(&places.home) {
-        return finding(Verdict::Problem, Topic::Home, error.to_string(), error.hint());
+        return finding(FindingVerdict::Problem, FindingTopic::Home, error.to_string(), error.hint());
     }
     match places.home.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => finding(
-            Verdict::Note,
-            Topic::Home,
+            FindingVerdict::Note,
+            FindingTopic::Home,
             format!("{dir} does not exist yet; the daemon makes it"),
             None,
         ),
-        Err(error) => finding(Verdict::Problem, Topic::Home, format!("{dir}: {}", system_text(&error)), None),
+        Err(error) => finding(
+            FindingVerdict::Problem,
+            FindingTopic::Home,
+            format!("{dir}: {}", system_text(&error)),
+            None,
+        ),
         Ok(meta) if meta.uid() != rustix::process::getuid().as_raw() => {
             let text = format!("{dir} belongs to another user (uid {})", meta.uid());
             let hint = "set BELAY_HOME to a directory of yours".to_owned();
-            finding(Verdict::Problem, Topic::Home, text, Some(hint))
+            finding(FindingVerdict::Problem, FindingTopic::Home, text, Some(hint))
         }
         Ok(meta) if meta.mode() & 0o077 != 0 => {
             let text = format!("{dir} can be read by others (mode {:04o})", meta.mode() & 0o7777);
-            finding(Verdict::Warning, Topic::Home, text, Some(format!("chmod 700 {dir}")))
+            finding(FindingVerdict::Warning, FindingTopic::Home, text, Some(format!("chmod 700 {dir}")))
         }
-        Ok(_) => finding(Verdict::Ok, Topic::Home, dir.to_string(), None),
+        Ok(_) => finding(FindingVerdict::Ok, FindingTopic::Home, dir.to_string(), None),
     }
 }
 
-fn sockets(places: &Places) -> Finding {
+fn sockets(places: &Places) -> DoctorFinding {
     match check_runtime_dir(&places.runtime_dir) {
-        Ok(()) => finding(Verdict::Ok, Topic::Socket, places.socket().display().to_string(), None),
+        Ok(()) => {
+            finding(FindingVerdict::Ok, FindingTopic::Socket, places.socket().display().to_string(), None)
+        }
         Err(error) if error.is_absent() => {
             let text = format!("{} does not exist yet; the daemon makes it", places.runtime_dir.display());
-            finding(Verdict::Note, Topic::Socket, text, None)
+            finding(FindingVerdict::Note, FindingTopic::Socket, text, None)
         }
-        Err(error) => finding(Verdict::Problem, Topic::Socket, error.to_string(), error.hint()),
+        Err(error) => finding(FindingVerdict::Problem, FindingTopic::Socket, error.to_string(), error.hint()),
     }
 }
 
-fn log(places: &Places) -> Finding {
+fn log(places: &Places) -> DoctorFinding {
     let path = places.home.join(vars::LOG_FILE);
     match path.symlink_metadata() {
         Ok(meta) if !meta.is_file() || meta.mode() & 0o077 != 0 => {
             let text = format!("{} is not a private regular file", path.display());
             let hint = "remove it: the daemon makes another one".to_owned();
-            finding(Verdict::Warning, Topic::Log, text, Some(hint))
+            finding(FindingVerdict::Warning, FindingTopic::Log, text, Some(hint))
         }
-        Ok(_) => {
-            finding(Verdict::Ok, Topic::Log, format!("{}; belay daemon-log shows it", path.display()), None)
-        }
+        Ok(_) => finding(
+            FindingVerdict::Ok,
+            FindingTopic::Log,
+            format!("{}; belay daemon-log shows it", path.display()),
+            None,
+        ),
         Err(error) => {
             let text = format!("{}: {}", path.display(), system_text(&error));
-            finding(Verdict::Note, Topic::Log, text, None)
+            finding(FindingVerdict::Note, FindingTopic::Log, text, None)
         }
     }
 }
 
-fn daemon(places: &Places) -> Vec<Finding> {
+fn daemon(places: &Places) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let mut client = match Client::connect(places) {
         Ok(client) => client,
         Err(error) if error.is_absent() => match Client::connect_or_start(places, &context::exe()) {
             Ok(client) => {
                 findings.push(finding(
-                    Verdict::Note,
-                    Topic::Daemon,
+                    FindingVerdict::Note,
+                    FindingTopic::Daemon,
                     "none was running; it has been started",
                     None,
                 ));
@@ -129,30 +151,30 @@ fn daemon(places: &Places) -> Vec<Finding> {
         let ours = env!("CARGO_PKG_VERSION");
         if hello.version == ours {
             findings.push(finding(
-                Verdict::Ok,
-                Topic::Daemon,
+                FindingVerdict::Ok,
+                FindingTopic::Daemon,
                 format!("version {ours}, pid {}", hello.pid),
                 None,
             ));
         } else {
             let text = format!("the daemon is version {}, this belay is {ours}", hello.version);
             let hint = "`belay down`, then any command starts this version; tasks run on".to_owned();
-            findings.push(finding(Verdict::Warning, Topic::Daemon, text, Some(hint)));
+            findings.push(finding(FindingVerdict::Warning, FindingTopic::Daemon, text, Some(hint)));
         }
         if hello.home.as_os_str() != places.home {
             let text = format!("the daemon at this socket keeps its state in {}", hello.home.to_text_lossy());
             let hint = "give each BELAY_HOME its own BELAY_RUNTIME_DIR, or none".to_owned();
-            findings.push(finding(Verdict::Warning, Topic::Home, text, Some(hint)));
+            findings.push(finding(FindingVerdict::Warning, FindingTopic::Home, text, Some(hint)));
         }
     }
-    match client.call::<DaemonDoctor>(&DoctorParams {}) {
+    match client.call::<DaemonDoctor>(&DaemonDoctorParams {}) {
         Ok(result) => findings.extend(result.findings),
         Err(error) => findings.push(trouble(error)),
     }
     findings
 }
 
-fn trouble(error: ClientError) -> Finding {
+fn trouble(error: ClientError) -> DoctorFinding {
     let hint = match &error {
         // The hint would be to run what is running.
         ClientError::StartFailed { .. } => None,
@@ -160,7 +182,7 @@ fn trouble(error: ClientError) -> Finding {
     };
     let shown = CliError::from(error).render(false);
     let message = shown.lines().next().unwrap_or("").trim_start_matches("error: ").to_owned();
-    finding(Verdict::Problem, Topic::Daemon, message, hint)
+    finding(FindingVerdict::Problem, FindingTopic::Daemon, message, hint)
 }
 
 /// What a finding says begins here.
@@ -172,16 +194,16 @@ const HINT: usize = "hint: ".len();
 /// However narrow the terminal is.
 const LEAST_COLUMNS: usize = 20;
 
-pub(crate) fn render(findings: &[Finding], width: Option<usize>, colour: bool) -> String {
+pub(crate) fn render(findings: &[DoctorFinding], width: Option<usize>, colour: bool) -> String {
     let mut text = String::new();
     let room = |used: usize| width.map(|width| width.saturating_sub(used).max(LEAST_COLUMNS));
     let next = format!("\n{:MARGIN$}", "");
     for finding in findings {
         let (mark, style) = match finding.verdict {
-            Verdict::Ok => ("ok", Style::Good),
-            Verdict::Note => ("note", Style::Dim),
-            Verdict::Warning => ("warning", Style::Busy),
-            Verdict::Problem => ("problem", Style::Bad),
+            FindingVerdict::Ok => ("ok", Style::Good),
+            FindingVerdict::Note => ("note", Style::Dim),
+            FindingVerdict::Warning => ("warning", Style::Busy),
+            FindingVerdict::Problem => ("problem", Style::Bad),
         };
         let mark = style.paint(&format!("{mark:<8}"), colour);
         let message = wrap(&one_line(&finding.message), room(MARGIN)).join(&next);
@@ -193,7 +215,7 @@ pub(crate) fn render(findings: &[Finding], width: Option<usize>, colour: bool) -
         }
     }
     let count = |wanted| findings.iter().filter(|finding| finding.verdict == wanted).count();
-    let _ = match (count(Verdict::Problem), count(Verdict::Warning)) {
+    let _ = match (count(FindingVerdict::Problem), count(FindingVerdict::Warning)) {
         (0, 0) => writeln!(text, "All is well."),
         (problems, warnings) => writeln!(text, "Problems: {problems}. Warnings: {warnings}."),
     };

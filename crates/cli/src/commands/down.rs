@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::daemon::{StatusParams, StopDaemonResult, StopParams};
+use belay_protocol::daemon::{DaemonStatusParams, DaemonStopParams, DaemonStopResult};
 use belay_protocol::methods::{DaemonStatus, DaemonStop};
 
 use crate::args::DownArgs;
@@ -39,12 +39,13 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
         Err(error) => return Err(error.into()),
     };
     if args.stop_tasks {
-        let live = client.call::<DaemonStatus>(&StatusParams::default())?.tasks_live;
+        let live = client.call::<DaemonStatus>(&DaemonStatusParams::default())?.tasks_live;
         if live > 0 {
             context.note(&format!("stopping {}…", human::count(live, "task", "tasks")));
         }
     }
-    let params = StopParams { stop_tasks: args.stop_tasks, grace_ms: args.grace.map(millis), reason: None };
+    let params =
+        DaemonStopParams { stop_tasks: args.stop_tasks, grace_ms: args.grace.map(millis), reason: None };
     let result = client.call_by::<DaemonStop>(&params, None)?;
     // The connection ends when the daemon does. Only then is it said to have ended, and whoever types the next
     // command meets no half-gone daemon.
@@ -66,7 +67,7 @@ fn is_gone(client: &mut Client, deadline: Instant) -> bool {
     }
 }
 
-pub(crate) fn render(result: &StopDaemonResult, gone: bool) -> String {
+pub(crate) fn render(result: &DaemonStopResult, gone: bool) -> String {
     let mut text = String::new();
     for receipt in &result.receipts {
         text.push_str(&one_line(&stop::line(receipt)));

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use belay_client::Client;
 use belay_protocol::ErrorKind;
-use belay_protocol::event::{Event, EventInfo, Filter, FollowParams, ReadParams};
-use belay_protocol::methods::{EventFollow, EventRead, notify};
+use belay_protocol::event::{Event, EventFilter, EventFollowParams, EventInfo, EventReadParams};
+use belay_protocol::methods::{EventFollow, EventRead, Notification};
 
 use crate::args::EventsArgs;
 use crate::context::Context;
@@ -40,7 +40,7 @@ fn read(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
     let mut last = None;
     loop {
         let page = client
-            .call::<EventRead>(&ReadParams { after, max: None, wait_ms: 0, only: only(args) })
+            .call::<EventRead>(&EventReadParams { after, max: None, wait_ms: 0, only: only(args) })
             .map_err(|error| explain_expired(error.into()))?;
         for event in &page.events {
             show(event, args.json, context)?;
@@ -54,8 +54,8 @@ fn read(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
     }
 }
 
-fn only(args: &EventsArgs) -> Filter {
-    Filter { task: args.task.clone(), session: args.session.clone(), types: args.types.clone() }
+fn only(args: &EventsArgs) -> EventFilter {
+    EventFilter { task: args.task.clone(), session: args.session.clone(), types: args.types.clone() }
 }
 
 /// From here one can go on: that is the hint, whatever else the daemon says.
@@ -102,15 +102,13 @@ fn follow_once(
     after: &mut u64,
     context: &mut Context,
 ) -> Result<std::convert::Infallible, CliError> {
-    client.call::<EventFollow>(&FollowParams { after: *after, only: only(args) })?;
+    client.call::<EventFollow>(&EventFollowParams { after: *after, only: only(args) })?;
     loop {
-        let said = context.next_notification(client)?;
-        if said.method != notify::EVENT_ITEM {
-            continue;
-        }
-        let event: EventInfo = serde_json::from_str(said.params.get()).map_err(|error| {
-            CliError::new(Kind::Unreachable, format!("an event that cannot be read: {error}"))
-        })?;
+        let event = match context.next_notification(client)?.parse()? {
+            Some(Notification::EventItem(item)) => item.event,
+            Some(Notification::EventEnd(end)) => return Err(CliError::from(end.error)),
+            _ => continue,
+        };
         if event.seq > *after {
             *after = event.seq;
             show(&event, args.json, context)?;

@@ -1,6 +1,6 @@
 //! `belay gc`: what the rules of retention no longer keep is removed now.
 
-use belay_protocol::daemon::{GcParams, GcResult};
+use belay_protocol::daemon::{DaemonGcParams, DaemonGcResult};
 use belay_protocol::methods::DaemonGc;
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::ui::human;
 use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &GcArgs, context: &mut Context) -> Result<u8, CliError> {
-    let params = GcParams { all: args.all, dry_run: args.dry_run };
+    let params = DaemonGcParams { all: args.all, dry_run: args.dry_run };
     let result = context.connect()?.call_by::<DaemonGc>(&params, None)?;
     if args.json {
         context.out.json(&result)?;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &GcArgs, context: &mut Context) -> Result<u8, CliError> 
     Ok(0)
 }
 
-pub(crate) fn render(result: &GcResult) -> String {
+pub(crate) fn render(result: &DaemonGcResult) -> String {
     let mut text = String::new();
     for id in &result.removed {
         let verb = if result.dry_run { "would be removed" } else { "removed" };

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use belay_protocol::Timestamp;
 use belay_protocol::lane::LaneSeat;
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::{Budgets, ClockInfo, GetParams, Health, Outcome, ProcessInfo, Size, TaskInfo};
+use belay_protocol::task::{
+    Budgets, ClockInfo, Outcome, ProcessInfo, TaskGetParams, TaskHealth, TaskInfo, TerminalSize,
+};
 
 use crate::args::InspectArgs;
 use crate::context::{self, Context};
@@ -23,7 +25,7 @@ const GAPS_SHOWN: usize = 8;
 const WAIT_SHOWN_MS: u64 = 1000;
 
 pub(crate) fn run(args: &InspectArgs, context: &mut Context) -> Result<u8, CliError> {
-    let task = context.connect()?.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
+    let task = context.connect()?.call::<TaskGet>(&TaskGetParams { id: args.id.clone() })?;
     if args.json {
         context.out.json(&task)?;
     } else {
@@ -77,7 +79,7 @@ fn identity(block: &mut Block, task: &TaskInfo) {
     block.line("Task", &task.id);
     block.option("Name", task.name.as_deref());
     block.line("Command", &task.command);
-    if let Some(line) = &task.line {
+    if let Some(line) = task.spec.line() {
         block.line("Line", &line.explanation);
     }
     block.line("Directory", &task.cwd.to_text_lossy());
@@ -110,7 +112,7 @@ fn life(block: &mut Block, task: &TaskInfo, now: Timestamp) {
         format!("{}, {how}", outcome::status_name(task.status))
     };
     block.styled("Status", &state, outcome::status_style(task.status));
-    if task.health == Health::Stalled {
+    if task.health == TaskHealth::Stalled {
         let words = task.stall.as_deref().map(|stall| outcome::stalled(stall, now));
         block.styled("Health", words.as_deref().unwrap_or("stalled"), Style::Busy);
         for process in task.stall.iter().flat_map(|stall| &stall.evidence.processes) {
@@ -159,7 +161,7 @@ fn times(block: &mut Block, task: &TaskInfo, now: Timestamp) {
 }
 
 fn output(block: &mut Block, task: &TaskInfo) {
-    if let Some(Size { rows, cols }) = task.pty {
+    if let Some(TerminalSize { rows, cols }) = task.spec.pty() {
         block.line("Terminal", &format!("{rows} rows, {cols} columns"));
     }
     let sums = &task.output;

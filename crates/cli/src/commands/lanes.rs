@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use belay_protocol::Timestamp;
 use belay_protocol::lane::{
-    HolderInfo, LaneInfo, LaneMode, LaneParams, ListParams, ReleaseParams, ReleaseResult,
+    LaneHolderInfo, LaneInfo, LaneListParams, LaneMode, LaneParams, LaneReleaseParams, LaneReleaseResult,
 };
 use belay_protocol::methods::{LaneList, LaneRelease};
 
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &LanesArgs, context: &mut Context) -> Result<u8, CliErro
     if let Some(LaneAction::Release(release)) = &args.action {
         return self::release(release, context);
     }
-    let found = context.connect()?.call::<LaneList>(&ListParams {})?;
+    let found = context.connect()?.call::<LaneList>(&LaneListParams {})?;
     if args.json {
         for lane in &found.lanes {
             context.out.json(lane)?;
@@ -49,7 +49,7 @@ pub(crate) fn render(lanes: &[LaneInfo], now: Timestamp, width: Option<usize>, c
     ]);
     for lane in lanes {
         let mut name = lane.name.as_str();
-        let mut row = |is: &str, style: Style, who: &HolderInfo, note: &str| {
+        let mut row = |is: &str, style: Style, who: &LaneHolderInfo, note: &str| {
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(is).style(style),
@@ -70,7 +70,7 @@ pub(crate) fn render(lanes: &[LaneInfo], now: Timestamp, width: Option<usize>, c
         }
         for fence in &lane.fences {
             let why = fence.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            let who = HolderInfo {
+            let who = LaneHolderInfo {
                 task: fence.task.clone(),
                 owner: fence.owner.clone(),
                 since: fence.at,
@@ -83,7 +83,7 @@ pub(crate) fn render(lanes: &[LaneInfo], now: Timestamp, width: Option<usize>, c
 }
 
 fn release(args: &ReleaseArgs, context: &mut Context) -> Result<u8, CliError> {
-    let params = ReleaseParams {
+    let params = LaneReleaseParams {
         name: args.name.clone(),
         owner: args.owner.clone(),
         reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
@@ -100,7 +100,7 @@ fn release(args: &ReleaseArgs, context: &mut Context) -> Result<u8, CliError> {
     Ok(u8::from(nothing))
 }
 
-pub(crate) fn released(result: &ReleaseResult) -> String {
+pub(crate) fn released(result: &LaneReleaseResult) -> String {
     let mut text = format!("lane {} released", result.lane.name);
     for fence in &result.released {
         let _ = write!(text, "; {} may have it again", fence.owner);

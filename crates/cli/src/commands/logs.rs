@@ -6,10 +6,10 @@ mod head;
 use std::time::Duration;
 
 use belay_client::Client;
-use belay_protocol::methods::{OutputFollow, OutputRead, OutputSearch, notify};
+use belay_protocol::methods::{Notification, OutputFollow, OutputRead, OutputSearch};
 use belay_protocol::output::{
-    ChunkNotification, FollowParams, From as Begin, ReadParams, SearchLine, SearchParams, SearchResult,
-    StreamName,
+    OutputFollowParams, OutputFrom as Begin, OutputReadParams, OutputSearchLine, OutputSearchParams,
+    OutputSearchResult, StreamName,
 };
 
 use self::head::Head;
@@ -78,7 +78,8 @@ impl Show {
 }
 
 fn begin(args: &LogsArgs) -> Begin {
-    args.tail.map_or_else(|| Begin::Offset(args.after.unwrap_or(0)), Begin::TailLines)
+    args.tail
+        .map_or_else(|| Begin::Offset { offset: args.after.unwrap_or(0) }, |lines| Begin::TailLines { lines })
 }
 
 fn stream(args: &LogsArgs) -> Option<StreamName> {
@@ -91,7 +92,7 @@ fn stream(args: &LogsArgs) -> Option<StreamName> {
 fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), CliError> {
     let mut client = context.connect()?;
     let mut cursor = Cursor::at(args.after.unwrap_or(0));
-    let mut params = ReadParams {
+    let mut params = OutputReadParams {
         id: args.id.clone(),
         from: begin(args),
         max_bytes: None,
@@ -104,11 +105,11 @@ fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), C
         show.pieces(head.cut(cursor.take(page.chunks, &page.gaps, page.next)), context)?;
         // What was there when we began; a noisy task would never let us end otherwise.
         let end = *end.get_or_insert(page.bytes);
-        let stuck = params.from == Begin::Offset(page.next);
+        let stuck = params.from == Begin::Offset { offset: page.next };
         if page.eof || page.next >= end || stuck || head.is_over() {
             return Ok(());
         }
-        params.from = Begin::Offset(page.next);
+        params.from = Begin::Offset { offset: page.next };
     }
 }
 
@@ -139,20 +140,17 @@ fn follow_once(
     show: &mut Show,
     context: &mut Context,
 ) -> Result<(), CliError> {
-    let from = cursor.map_or_else(|| begin(args), |cursor| Begin::Offset(cursor.next));
-    let params = FollowParams { id: args.id.clone(), from, stream: stream(args) };
+    let from = cursor.map_or_else(|| begin(args), |cursor| Begin::Offset { offset: cursor.next });
+    let params = OutputFollowParams { id: args.id.clone(), from, stream: stream(args) };
     let begun = client.call::<OutputFollow>(&params)?;
     let cursor = cursor.get_or_insert(Cursor::at(begun.from));
     loop {
-        let said = context.next_notification(client)?;
-        match said.method.as_str() {
-            notify::OUTPUT_CHUNK => {
-                let new: ChunkNotification = serde_json::from_str(said.params.get()).map_err(|error| {
-                    CliError::new(Kind::Unreachable, format!("unreadable output: {error}"))
-                })?;
+        match context.next_notification(client)?.parse()? {
+            Some(Notification::OutputChunk(new)) => {
+                let new = *new;
                 show.pieces(cursor.take(new.chunks, &new.gaps, new.next), context)?;
             }
-            notify::OUTPUT_END => return Ok(()),
+            Some(Notification::OutputEnd(_)) => return Ok(()),
             _ => {}
         }
     }
@@ -160,7 +158,7 @@ fn follow_once(
 
 fn grep(args: &LogsArgs, pattern: &str, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let mut params = SearchParams {
+    let mut params = OutputSearchParams {
         id: args.id.clone(),
         pattern: pattern.to_owned(),
         after: args.after.unwrap_or(0),
@@ -193,7 +191,7 @@ fn grep(args: &LogsArgs, pattern: &str, context: &mut Context) -> Result<u8, Cli
 
 /// The lines of one answer, with the gaps where they belong.
 fn show_page(
-    page: &SearchResult,
+    page: &OutputSearchResult,
     json: bool,
     groups: &mut Groups,
     context: &mut Context,
@@ -232,7 +230,7 @@ impl Groups {
         Self { with_context, last: None }
     }
 
-    pub(crate) fn text(&mut self, found: &SearchLine, safe: bool) -> Vec<u8> {
+    pub(crate) fn text(&mut self, found: &OutputSearchLine, safe: bool) -> Vec<u8> {
         let mut text = Vec::new();
         if let Some((number, open)) = self.last.replace((found.number, found.open)) {
             text.extend_from_slice(if open { b"\n" } else { b"" });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskList;
-use belay_protocol::task::{Health, ListParams, TaskInfo};
+use belay_protocol::task::{TaskHealth, TaskInfo, TaskListParams};
 
 use crate::args::PsArgs;
 use crate::context::{self, Context};
@@ -19,7 +19,8 @@ const STANDING: &str = "user";
 
 pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let mut params = ListParams { all: args.all, session: args.session.clone(), cursor: None, limit: None };
+    let mut params =
+        TaskListParams { all: args.all, session: args.session.clone(), cursor: None, limit: None };
     let mut tasks = Vec::new();
     loop {
         let page = client.call::<TaskList>(&params)?;
@@ -135,7 +136,7 @@ fn command(task: &TaskInfo) -> String {
 }
 
 fn status(task: &TaskInfo) -> String {
-    if task.health == Health::Stalled {
+    if task.health == TaskHealth::Stalled {
         return format!("{} (stalled)", outcome::short(task));
     }
     outcome::short(task)
@@ -143,8 +144,8 @@ fn status(task: &TaskInfo) -> String {
 
 const fn style(task: &TaskInfo) -> Style {
     match task.health {
-        Health::Stalled => Style::Busy,
-        Health::Ok => outcome::status_style(task.status),
+        TaskHealth::Stalled => Style::Busy,
+        TaskHealth::Ok => outcome::status_style(task.status),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `belay rm`: forget ended tasks and their output.
 
 use belay_protocol::methods::TaskRemove;
-use belay_protocol::task::{RemoveParams, RemoveResult};
+use belay_protocol::task::{TaskRemoveParams, TaskRemoveResult};
 use belay_protocol::{ErrorKind, RpcError};
 
 use crate::args::RmArgs;
@@ -13,7 +13,7 @@ use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &RmArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut worst = 0;
-    let ask = |id: &str| RemoveParams { id: id.to_owned() };
+    let ask = |id: &str| TaskRemoveParams { id: id.to_owned() };
     many::each::<TaskRemove>(context, &args.ids, ask, |context, id, result| {
         match result {
             Ok(removed) if args.json => context.out.json(&removed)?,
@@ -37,6 +37,6 @@ fn refusal(error: RpcError) -> CliError {
     if still_runs { shown.hint("stop it first: belay stop ID") } else { shown }
 }
 
-pub(crate) fn line(removed: &RemoveResult) -> String {
+pub(crate) fn line(removed: &TaskRemoveResult) -> String {
     format!("{} removed, {} freed", removed.id, human::size(removed.freed_bytes))
 }

@@ -9,7 +9,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{
-    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, OnTimeout, Outcome, StartParams, TaskInfo,
+    AnswerWhen, Budgets, NoLimit, OnDisconnect, OnTimeout, Outcome, ShellCommand, ShellSpec,
+    StartFollowParams, TaskInfo, TaskStartParams,
 };
 
 use crate::args::{self, Limit, RunArgs};
@@ -35,7 +36,7 @@ pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> 
     if detach { detached(&params, json, context) } else { live::foreground(context, params, json, status) }
 }
 
-fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
+fn detached(params: &TaskStartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
     let task = start(params, context)?;
     let failed = matches!(task.outcome, Some(Outcome::Spawn { .. }));
     if json {
@@ -50,7 +51,7 @@ fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u
         return Ok(outcome::exit_code(&task));
     }
     if !json {
-        if let Some(line) = &task.line {
+        if let Some(line) = task.spec.line() {
             context.hint(&line.explanation);
         }
         context.hint(&outcome::go_on(&task));
@@ -58,7 +59,7 @@ fn detached(params: &StartParams, json: bool, context: &mut Context) -> Result<u
     Ok(0)
 }
 
-fn start(params: &StartParams, context: &Context) -> Result<TaskInfo, CliError> {
+fn start(params: &TaskStartParams, context: &Context) -> Result<TaskInfo, CliError> {
     let mut tries = 1;
     loop {
         let result = context.connect().and_then(|mut client| Ok(client.call::<TaskStart>(params)?));
@@ -70,7 +71,7 @@ fn start(params: &StartParams, context: &Context) -> Result<TaskInfo, CliError> 
 }
 
 /// Everything the daemon is told. What is wrong is found here, before any daemon is asked.
-pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartParams, CliError> {
+pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<TaskStartParams, CliError> {
     if args.retry.is_some() && args.stdin && !args.detach {
         let message = "--stdin gives it our standard input, which can be read once, and not by every attempt";
         return Err(CliError::usage(message)
@@ -87,18 +88,20 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartPar
         [(args.timeout, NoLimit::Timeout), (args.ttl, NoLimit::Ttl), (args.silence, NoLimit::Silence)];
     let no_limits = clocks.into_iter().filter(|(said, _)| *said == Some(Limit::None)).map(|(_, name)| name);
     let no_limits = no_limits.collect();
-    Ok(StartParams {
+    let spec = ShellSpec {
         command,
-        cwd: caller::directory(args.cwd.as_deref())?.into_os_string().into(),
+        stdin: args.stdin,
+        stdin_from: None,
+        merge: args.merge,
+        pty: args.pty.then(live::size_for_task),
+    };
+    let cwd = caller::directory(args.cwd.as_deref())?.into_os_string();
+    Ok(TaskStartParams {
         env: caller::environment(),
         set_env,
         name,
         umask: status.umask,
         rlimits: caller::limits(),
-        stdin: args.stdin,
-        stdin_from: None,
-        merge: args.merge,
-        pty: args.pty.then(live::size_for_task),
         detached: args.detach,
         timeout_ms: args.timeout.and_then(Limit::ms),
         on_timeout: args.on_timeout.map(|what| match what {
@@ -128,7 +131,8 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<StartPar
         keep: args.keep,
         lane: args.lane,
         answer: if args.detach { AnswerWhen::Started } else { AnswerWhen::Ended },
-        follow: !args.detach && !args.json,
+        follow: (!args.detach && !args.json).then(StartFollowParams::default),
+        ..TaskStartParams::new(spec, cwd)
     })
 }
 
@@ -136,18 +140,18 @@ fn command(
     line: Option<OsString>,
     shell: Option<OsString>,
     argv: Vec<OsString>,
-) -> Result<Command, CliError> {
+) -> Result<ShellCommand, CliError> {
     let found = match (line, argv) {
         (Some(line), _) if line.as_bytes().trim_ascii().is_empty() => {
             return Err(CliError::usage("the line given with -c is empty"));
         }
-        (Some(line), _) => Command::Line { line: line.into(), shell: shell.map(Bytes::from) },
+        (Some(line), _) => ShellCommand::Line { line: line.into(), shell: shell.map(Bytes::from) },
         (None, argv) if argv.is_empty() => {
             return Err(CliError::usage("there is no command to run")
                 .hint("belay run -- COMMAND ARG…, or belay run -c 'a line for the shell'"));
         }
         (None, argv) if argv[0].is_empty() => return Err(CliError::usage("the command is an empty word")),
-        (None, argv) => Command::Argv(argv.into_iter().map(Bytes::from).collect()),
+        (None, argv) => ShellCommand::Argv { argv: argv.into_iter().map(Bytes::from).collect() },
     };
     Ok(found)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, ClientError};
 use belay_protocol::methods::{TaskGet, TaskWrite};
-use belay_protocol::task::{GetParams, WriteParams};
+use belay_protocol::task::{TaskGetParams, TaskWriteParams};
 use belay_protocol::{Bytes, ErrorKind};
 
 use crate::args::SendArgs;
@@ -56,8 +56,8 @@ pub(crate) fn run(args: &SendArgs, context: &mut Context) -> Result<u8, CliError
 
 /// On a pipe a key is only a byte: Ctrl-C would interrupt nobody. Better nothing is sent.
 fn needs_terminal(client: &mut Client, id: &str) -> Result<(), CliError> {
-    let task = client.call::<TaskGet>(&GetParams { id: id.to_owned() })?;
-    match task.pty {
+    let task = client.call::<TaskGet>(&TaskGetParams { id: id.to_owned() })?;
+    match task.spec.pty() {
         Some(_) => Ok(()),
         None => Err(CliError::no(format!("{} has no terminal, so no key can be pressed there", task.id))
             .hint(format!(
@@ -85,7 +85,8 @@ fn forward(context: &Context, client: &mut Client, id: &str) -> Result<(), CliEr
 /// what has arrived is not written twice.
 fn write(context: &Context, client: &mut Client, id: &str, data: &[u8], close: bool) -> Result<(), CliError> {
     let key = Some(caller::random_token()?);
-    let mut params = WriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close, key, room_ms: None };
+    let mut params =
+        TaskWriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close, key, room_ms: None };
     let (mut pause, mut fruitless) = (SHORTEST_PAUSE, 0);
     loop {
         params.room_ms = caller::room_ms(client);

@@ -12,8 +12,9 @@ use belay_protocol::methods::{
     SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew, SessionWait,
 };
 use belay_protocol::session::{
-    CloseParams, Defaults, GetParams, Hold, ListParams, NoticesParams, OnEnd, OpenParams, OpenResult,
-    RenewParams, SessionInfo, WaitParams,
+    OnSessionEnd, SessionCloseParams, SessionDefaults, SessionGetParams, SessionHold, SessionInfo,
+    SessionListParams, SessionNoticesParams, SessionOpenParams, SessionOpenResult, SessionRenewParams,
+    SessionWaitParams,
 };
 use belay_protocol::task::OnDisconnect;
 use belay_protocol::vars;
@@ -57,7 +58,7 @@ pub(crate) fn run(args: SessionsArgs, context: &mut Context) -> Result<u8, CliEr
 
 fn list(all: bool, json: bool, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let mut params = ListParams { all, cursor: None, limit: None };
+    let mut params = SessionListParams { all, cursor: None, limit: None };
     let mut sessions = Vec::new();
     loop {
         let page = client.call::<SessionList>(&params)?;
@@ -78,14 +79,14 @@ fn list(all: bool, json: bool, context: &mut Context) -> Result<u8, CliError> {
     Ok(0)
 }
 
-fn open_params(policy: &PolicyArgs) -> OpenParams {
-    OpenParams {
+fn open_params(policy: &PolicyArgs) -> SessionOpenParams {
+    SessionOpenParams {
         name: policy.name.clone(),
-        hold: Hold::Lease,
+        hold: SessionHold::Lease,
         lease_ms: policy.lease.map(millis),
         grace_ms: policy.lease_grace.map(millis),
         on_end: on_end(policy.on_end),
-        defaults: Defaults {
+        defaults: SessionDefaults {
             timeout_ms: policy.timeout.map(millis),
             on_timeout: None,
             ttl_ms: policy.ttl.map(millis),
@@ -97,10 +98,10 @@ fn open_params(policy: &PolicyArgs) -> OpenParams {
     }
 }
 
-const fn on_end(asked: owners::OnEnd) -> OnEnd {
+const fn on_end(asked: owners::OnEnd) -> OnSessionEnd {
     match asked {
-        owners::OnEnd::Stop => OnEnd::Stop,
-        owners::OnEnd::Keep => OnEnd::Keep,
+        owners::OnEnd::Stop => OnSessionEnd::Stop,
+        owners::OnEnd::Keep => OnSessionEnd::Keep,
     }
 }
 
@@ -124,7 +125,7 @@ fn open(args: OpenArgs, context: &mut Context) -> Result<u8, CliError> {
 }
 
 /// What a shell evaluates to speak in the session's name.
-fn export(opened: &OpenResult, home: &str) -> String {
+fn export(opened: &SessionOpenResult, home: &str) -> String {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
     let pairs = [
         (vars::SESSION, opened.session.id.as_str()),
@@ -156,8 +157,12 @@ fn run_in(args: RunInArgs, context: &mut Context) -> Result<u8, CliError> {
         drop(running);
         result
     });
-    let close =
-        CloseParams { id, on_end: None, reason: Some("its command has ended".to_owned()), actor: None };
+    let close = SessionCloseParams {
+        id,
+        on_end: None,
+        reason: Some("its command has ended".to_owned()),
+        actor: None,
+    };
     let closed = context.connect().and_then(|mut client| Ok(client.call::<SessionClose>(&close)?));
     match (result, closed) {
         (Ok(code), Ok(_)) => Ok(code),
@@ -171,7 +176,7 @@ fn hold(session: &SessionInfo, over: &Receiver<Infallible>) {
     let context = Context::from_process();
     let lease = Duration::from_millis(session.lease_ms);
     let soon = (lease / 20).min(SOON);
-    let params = RenewParams { id: session.id.clone() };
+    let params = SessionRenewParams { id: session.id.clone() };
     let mut pause = lease / 3;
     while over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let renewed = context.connect().and_then(|mut client| Ok(client.call::<SessionRenew>(&params)?));
@@ -190,7 +195,7 @@ fn is_final(error: &CliError) -> bool {
 }
 
 fn renew(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
-    let info = context.connect()?.call::<SessionRenew>(&RenewParams { id: args.id.clone() })?;
+    let info = context.connect()?.call::<SessionRenew>(&SessionRenewParams { id: args.id.clone() })?;
     if args.json {
         context.out.json(&info)?;
     } else {
@@ -202,7 +207,7 @@ fn renew(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
 }
 
 fn show_one(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
-    let info = context.connect()?.call::<SessionGet>(&GetParams { id: args.id.clone() })?;
+    let info = context.connect()?.call::<SessionGet>(&SessionGetParams { id: args.id.clone() })?;
     if args.json {
         context.out.json(&info)?;
     } else {
@@ -216,7 +221,7 @@ fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client: Option<Client> = None;
     let result = loop {
         let left = end.map_or(ONE_WAIT, |end| end.saturating_duration_since(Instant::now()).min(ONE_WAIT));
-        let params = WaitParams { id: args.id.clone(), timeout_ms: Some(millis(left)) };
+        let params = SessionWaitParams { id: args.id.clone(), timeout_ms: Some(millis(left)) };
         let mut asked = match client.take() {
             Some(client) => client,
             None => context.connect()?,
@@ -238,7 +243,7 @@ fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
 }
 
 fn close(args: &CloseArgs, context: &mut Context) -> Result<u8, CliError> {
-    let params = CloseParams {
+    let params = SessionCloseParams {
         id: args.id.clone(),
         on_end: args.on_end.map(on_end),
         reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
@@ -261,7 +266,7 @@ fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut ack = None;
     loop {
         let wait_ms = if args.follow { millis(ONE_WAIT) } else { 0 };
-        let params = NoticesParams { id: args.id.clone(), ack, wait_ms, max: None };
+        let params = SessionNoticesParams { id: args.id.clone(), ack, wait_ms, max: None };
         let found = match context.connect()?.call::<SessionNotices>(&params) {
             Err(error) if error.is_disconnect() && args.follow => {
                 std::thread::sleep(CHANGE);
@@ -282,7 +287,8 @@ fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
         ack = found.notices.last().map(|notice| notice.seq);
         if !args.follow {
             if let Some(seq) = ack.filter(|_| !args.peek) {
-                let params = NoticesParams { id: args.id.clone(), ack: Some(seq), wait_ms: 0, max: Some(1) };
+                let params =
+                    SessionNoticesParams { id: args.id.clone(), ack: Some(seq), wait_ms: 0, max: Some(1) };
                 context.connect()?.call::<SessionNotices>(&params)?;
             }
             if found.more == 0 || args.peek {

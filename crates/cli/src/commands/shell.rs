@@ -10,7 +10,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
-use belay_protocol::task::{AnswerWhen, Budgets, Command, OnDisconnect, StartParams};
+use belay_protocol::task::{
+    AnswerWhen, OnDisconnect, ShellCommand, ShellSpec, StartFollowParams, TaskStartParams,
+};
 use belay_protocol::{Bytes, output, vars};
 use rustix::fs::fstat;
 
@@ -54,7 +56,7 @@ pub(crate) fn run(called: &OsStr, mut args: Vec<OsString>, context: &mut Context
     }
     let status = ProcStatus::read();
     let input = input(Ours::find())?;
-    let from = Some(output::From::Offset(0));
+    let from = Some(output::OutputFrom::Offset { offset: 0 });
     let begun = start_params(&real, &args, &input, status).and_then(|params| {
         let role = Role::Shell(Box::new(params));
         Plan { role, input, from, opening: Vec::new(), json: false }.begin(context, status)
@@ -74,7 +76,7 @@ fn start_params(
     args: &[OsString],
     input: &Input,
     status: ProcStatus,
-) -> Result<StartParams, CliError> {
+) -> Result<TaskStartParams, CliError> {
     let at_terminal = matches!(input, Input::Keys(_));
     let stdin_from = match input {
         Input::Handed(hand) => Some(hand.name.clone()),
@@ -83,40 +85,25 @@ fn start_params(
     let argv = std::iter::once(real.as_os_str().to_owned()).chain(args.iter().cloned());
     let interactive = at_terminal && is_interactive(args);
     let bridged = (vars::BRIDGED.to_owned(), Bytes::from("1"));
-    Ok(StartParams {
-        command: Command::Argv(argv.map(Bytes::from).collect()),
-        cwd: caller::directory(None)?.into_os_string().into(),
-        env: caller::environment(),
-        // In a shell that somebody types into, agents are started whose commands are tasks of their own.
-        set_env: (!interactive).then_some(bridged).into_iter().collect::<BTreeMap<_, _>>(),
-        name: None,
-        umask: status.umask,
-        rlimits: caller::limits(),
+    let spec = ShellSpec {
+        command: ShellCommand::argv(argv),
         stdin: false,
         stdin_from,
         merge: !at_terminal && is_one_place(),
         pty: at_terminal.then(live::size_for_task),
-        detached: false,
-        timeout_ms: None,
-        on_timeout: None,
+    };
+    Ok(TaskStartParams {
+        env: caller::environment(),
+        // In a shell that somebody types into, agents are started whose commands are tasks of their own.
+        set_env: (!interactive).then_some(bridged).into_iter().collect::<BTreeMap<_, _>>(),
+        umask: status.umask,
+        rlimits: caller::limits(),
         // An agent that gives a command up kills its shell.
         on_disconnect: OnDisconnect::Stop,
-        ttl_ms: None,
-        silence_ms: None,
-        stall: None,
-        retries: 0,
-        retry_delay_ms: None,
-        no_limits: Vec::new(),
-        grace_ms: None,
-        output_limit_bytes: None,
-        budgets: Budgets::default(),
-        notify: None,
         token: Some(caller::random_token()?),
-        session: None,
-        keep: false,
-        lane: None,
         answer: AnswerWhen::Ended,
-        follow: true,
+        follow: Some(StartFollowParams::default()),
+        ..TaskStartParams::new(spec, caller::directory(None)?.into_os_string())
     })
 }
 

@@ -2,7 +2,7 @@
 
 use belay_client::ClientError;
 use belay_protocol::methods::TaskSignal;
-use belay_protocol::task::SignalParams;
+use belay_protocol::task::TaskSignalParams;
 
 use crate::args::SignalArgs;
 use crate::context::Context;
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &SignalArgs, context: &mut Context) -> Result<u8, CliErr
     let mut client = context.connect()?;
     let mut code = 0;
     for id in &args.ids {
-        let params = SignalParams { id: id.clone(), signal: args.signal.clone() };
+        let params = TaskSignalParams { id: id.clone(), signal: args.signal.clone() };
         match client.call::<TaskSignal>(&params) {
             Ok(sent) if args.json => context.out.json(&sent)?,
             Ok(sent) => {

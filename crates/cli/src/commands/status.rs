@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use belay_client::Client;
 use belay_protocol::Timestamp;
-use belay_protocol::daemon::{StatusParams, StatusResult};
+use belay_protocol::daemon::{DaemonStatusParams, DaemonStatusResult};
 use belay_protocol::methods::DaemonStatus;
 use serde::Serialize;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliErr
         }
         Err(error) => return Err(error.into()),
     };
-    let status = client.call::<DaemonStatus>(&StatusParams::default())?;
+    let status = client.call::<DaemonStatus>(&DaemonStatusParams::default())?;
     if args.json {
         context.out.json(&Present { running: true, more: &status })?;
     } else {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliErr
     Ok(0)
 }
 
-pub(crate) fn render(status: &StatusResult, now: Timestamp, colour: bool) -> String {
+pub(crate) fn render(status: &DaemonStatusResult, now: Timestamp, colour: bool) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let name = Style::Bold.paint(&format!("{name:<12}"), colour);

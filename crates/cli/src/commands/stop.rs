@@ -2,10 +2,10 @@
 
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::TaskStop;
-use belay_protocol::task::{Status, StopParams, StopResult, StopVerdict};
+use belay_protocol::task::{StopFence, StopVerdict, TaskStatus, TaskStopParams, TaskStopResult};
 use belay_protocol::{ErrorKind, RpcError};
 
-use crate::args::StopArgs;
+use crate::args::{Fence, StopArgs};
 use crate::context::Context;
 use crate::duration::millis;
 use crate::error::CliError;
@@ -15,13 +15,18 @@ use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut worst = 0;
-    let ask = |id: &str| StopParams {
+    let ask = |id: &str| TaskStopParams {
         id: id.to_owned(),
         level: level(args),
         grace_ms: args.grace.map(millis),
         reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
         actor: None,
         cascade: args.cascade,
+        fence: match args.fence {
+            Fence::Auto => StopFence::Auto,
+            Fence::Yes => StopFence::Yes,
+            Fence::No => StopFence::No,
+        },
         wait: true,
     };
     many::each::<TaskStop>(context, &args.ids, ask, |context, id, result| {
@@ -54,8 +59,8 @@ const fn level(args: &StopArgs) -> Option<StopLevel> {
 }
 
 /// "Not found" and "not permitted" are answers, however the daemon words them.
-fn verdict(id: &str, result: Result<StopResult, RpcError>) -> Result<StopResult, RpcError> {
-    let answered = |result| StopResult::bare(id.to_owned(), result, None);
+fn verdict(id: &str, result: Result<TaskStopResult, RpcError>) -> Result<TaskStopResult, RpcError> {
+    let answered = |result| TaskStopResult::bare(id.to_owned(), result, None);
     match result {
         Err(error) => match error.data.kind {
             ErrorKind::NotFound => Ok(answered(StopVerdict::NotFound)),
@@ -66,25 +71,25 @@ fn verdict(id: &str, result: Result<StopResult, RpcError>) -> Result<StopResult,
     }
 }
 
-pub(crate) fn exit_code(stopped: &StopResult) -> u8 {
+pub(crate) fn exit_code(stopped: &TaskStopResult) -> u8 {
     let below = stopped.below.iter().map(exit_code).max().unwrap_or(0);
     own_code(stopped).max(below)
 }
 
 /// Of this one alone, whatever became of those below it.
-fn own_code(stopped: &StopResult) -> u8 {
+fn own_code(stopped: &TaskStopResult) -> u8 {
     match stopped.result {
         StopVerdict::NotFound | StopVerdict::NotPermitted => 1,
         StopVerdict::Accepted | StopVerdict::AlreadyEnded => {
             // Not ended by the deadline is not stopped, whatever may come of it later.
             let failed =
-                stopped.status.is_some_and(|status| status == Status::StopFailed || !status.is_ended());
+                stopped.status.is_some_and(|status| status == TaskStatus::StopFailed || !status.is_ended());
             if failed { 3 } else { 0 }
         }
     }
 }
 
-fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), CliError> {
+fn tell(context: &mut Context, stopped: &TaskStopResult, json: bool) -> Result<(), CliError> {
     if json {
         context.out.json(stopped)?;
     } else {
@@ -100,7 +105,7 @@ fn tell(context: &mut Context, stopped: &StopResult, json: bool) -> Result<(), C
 }
 
 /// To those who read answers, or to those who read what went wrong.
-fn tell_one(context: &mut Context, stopped: &StopResult) -> Result<(), CliError> {
+fn tell_one(context: &mut Context, stopped: &TaskStopResult) -> Result<(), CliError> {
     if own_code(stopped) == 0 {
         return context.out.line(&one_line(&line(stopped)));
     }
@@ -113,7 +118,7 @@ fn tell_one(context: &mut Context, stopped: &StopResult) -> Result<(), CliError>
 }
 
 /// One line for people.
-pub(crate) fn line(stopped: &StopResult) -> String {
+pub(crate) fn line(stopped: &TaskStopResult) -> String {
     let id = &stopped.id;
     let status = stopped.status.map_or("ended", outcome::status_name);
     let receipt = stopped.receipt.as_ref().map(outcome::receipt);
@@ -121,19 +126,19 @@ pub(crate) fn line(stopped: &StopResult) -> String {
         StopVerdict::NotFound if id.is_empty() => "an empty id names no task".to_owned(),
         StopVerdict::NotFound => format!("{id} not found: there is no task with that id or name"),
         StopVerdict::NotPermitted => format!("{id} not permitted: this task is not yours to stop"),
-        StopVerdict::AlreadyEnded if stopped.status == Some(Status::Completed) => {
+        StopVerdict::AlreadyEnded if stopped.status == Some(TaskStatus::Completed) => {
             format!("{id} already ended: {status} (exit 0)")
         }
         StopVerdict::AlreadyEnded => format!("{id} already ended: {status}"),
         StopVerdict::Accepted => match (stopped.status, receipt) {
-            (Some(Status::StopFailed), Some(receipt)) => format!("{id} stop failed: {receipt}"),
-            (Some(Status::StopFailed), None) => format!("{id} stop failed"),
-            (Some(Status::Cancelled) | None, Some(receipt)) => format!("{id} stopped: {receipt}"),
+            (Some(TaskStatus::StopFailed), Some(receipt)) => format!("{id} stop failed: {receipt}"),
+            (Some(TaskStatus::StopFailed), None) => format!("{id} stop failed"),
+            (Some(TaskStatus::Cancelled) | None, Some(receipt)) => format!("{id} stopped: {receipt}"),
             (Some(_), Some(receipt)) => format!("{id} {status}: {receipt}"),
             (Some(now), None) if !now.is_ended() => {
                 format!("{id} not stopped: still {status}, its shim does not answer; belay doctor says more")
             }
-            (Some(Status::Lost), None) => {
+            (Some(TaskStatus::Lost), None) => {
                 format!("{id} lost: nobody can say how it ended; belay inspect {id} says what is known")
             }
             (_, None) => format!("{id} {status}"),

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use belay_client::{Client, Places, start_daemon};
-use belay_protocol::daemon::{StatusParams, StatusResult};
+use belay_protocol::daemon::{DaemonStatusParams, DaemonStatusResult};
 use belay_protocol::methods::DaemonStatus;
 use belay_protocol::vars;
 
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &UpArgs, context: &mut Context) -> Result<u8, CliError> 
 }
 
 /// How the daemon is, and whether it was there already.
-fn look_or_start(args: &UpArgs, places: &Places) -> Result<(StatusResult, bool), CliError> {
+fn look_or_start(args: &UpArgs, places: &Places) -> Result<(DaemonStatusResult, bool), CliError> {
     let found = match Client::connect(places) {
         Ok(client) => Some(client),
         Err(error) if error.is_absent() => None,
@@ -48,7 +48,7 @@ fn look_or_start(args: &UpArgs, places: &Places) -> Result<(StatusResult, bool),
         Some(client) => client,
         None => start(args, places)?,
     };
-    Ok((client.call::<DaemonStatus>(&StatusParams::default())?, was_there))
+    Ok((client.call::<DaemonStatus>(&DaemonStatusParams::default())?, was_there))
 }
 
 fn start(args: &UpArgs, places: &Places) -> Result<Client, CliError> {
@@ -59,7 +59,7 @@ fn start(args: &UpArgs, places: &Places) -> Result<Client, CliError> {
     Ok(Client::connect_or_start(places, &exe)?)
 }
 
-pub(crate) fn render(status: &StatusResult, places: &Places, was_there: bool) -> String {
+pub(crate) fn render(status: &DaemonStatusResult, places: &Places, was_there: bool) -> String {
     let state = if was_there { "is already running" } else { "is ready" };
     format!(
         "The daemon {state}: pid {}, version {}.\n  state    {}\n  socket   {}\n\

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use belay_protocol::RpcError;
 use belay_protocol::methods::TaskWait;
-use belay_protocol::output::{SearchCursor, StreamName};
-use belay_protocol::task::{MatchParams, Met, Status, TaskInfo, WaitParams, WaitResult};
+use belay_protocol::output::{OutputSearchCursor, StreamName};
+use belay_protocol::task::{
+    OutputMatchParams, TaskInfo, TaskStatus, TaskWaitParams, TaskWaitResult, WaitMet, WaitUntil,
+};
 
 use crate::args::{Stream, WaitArgs};
 use crate::context::Context;
@@ -57,16 +59,16 @@ struct Waiting<'a> {
     deadline: Option<Instant>,
     /// Of those that are asked about again: the id, because a name may mean another one by then, and how far the output has been
     /// looked through.
-    begun: RefCell<HashMap<String, (String, Option<SearchCursor>)>>,
+    begun: RefCell<HashMap<String, (String, Option<OutputSearchCursor>)>>,
 }
 
 impl Waiting<'_> {
-    fn params(&self, text: &str) -> WaitParams {
+    fn params(&self, text: &str) -> TaskWaitParams {
         let begun = self.begun.borrow().get(text).cloned();
         let (id, cursor) = begun.unwrap_or_else(|| (text.to_owned(), None));
         let left =
             self.deadline.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()).min(LONGEST));
-        let matching = self.args.matching.clone().map(|pattern| MatchParams {
+        let matching = self.args.matching.clone().map(|pattern| OutputMatchParams {
             pattern,
             after: self.args.after,
             stream: self.args.stream.map(|stream| match stream {
@@ -75,11 +77,12 @@ impl Waiting<'_> {
             }),
             cursor,
         });
-        WaitParams {
+        TaskWaitParams {
             timeout_ms: Some(millis(left)),
             matching,
             silence_ms: self.args.silence.map(millis),
-            ..WaitParams::for_end(&id)
+            until: if self.args.started { WaitUntil::Started } else { WaitUntil::Ended },
+            ..TaskWaitParams::for_end(&id)
         }
     }
 
@@ -88,7 +91,7 @@ impl Waiting<'_> {
         &self,
         context: &mut Context,
         id: &str,
-        result: Result<WaitResult, RpcError>,
+        result: Result<TaskWaitResult, RpcError>,
     ) -> Result<Option<u8>, CliError> {
         let waited = match result {
             Ok(waited) => waited,
@@ -102,7 +105,7 @@ impl Waiting<'_> {
             }
         };
         let over = self.deadline.is_some_and(|at| Instant::now() >= at);
-        if waited.met == Met::Timeout && !over {
+        if waited.met == WaitMet::Timeout && !over {
             let cursor = waited.next.map(|next| next.cursor);
             self.begun.borrow_mut().insert(id.to_owned(), (waited.id, cursor));
             return Ok(None);
@@ -115,23 +118,26 @@ impl Waiting<'_> {
         Ok(Some(self.code(&waited)))
     }
 
-    fn tell(&self, context: &mut Context, waited: &WaitResult) -> Result<(), CliError> {
+    fn tell(&self, context: &mut Context, waited: &TaskWaitResult) -> Result<(), CliError> {
         let id = &waited.id;
         let told = match (waited.met, &waited.line) {
-            (Met::Ended, _) if self.args.matching.is_some() => {
+            (WaitMet::Ended, _) if self.args.matching.is_some() => {
                 context.note(&format!("no line of {id} matched"));
                 line(&waited.task)
             }
-            (Met::Ended, _) => line(&waited.task),
-            (Met::Match, Some(found)) => {
+            (WaitMet::Ended, _) => line(&waited.task),
+            (WaitMet::Match, Some(found)) => {
                 // At a terminal every line ends with one.
                 let text = found.line.text.to_text_lossy();
                 format!("{id} matched at {}: {}", found.line.offset, text.strip_suffix('\r').unwrap_or(&text))
             }
-            (Met::Silence, _) => {
+            (WaitMet::Started, _) => format!("{id} has started"),
+            (WaitMet::Turn, _) => format!("{id} has ended its turn"),
+            (WaitMet::InputNeeded, _) => format!("{id} needs input"),
+            (WaitMet::Silence, _) => {
                 format!("{id} wrote nothing for {}", duration::format(self.args.silence.unwrap_or_default()))
             }
-            (Met::Match | Met::Timeout | Met::Detached, _) => {
+            (WaitMet::Match | WaitMet::Timeout | WaitMet::Detached, _) => {
                 let limit = duration::format(self.args.timeout.unwrap_or_default());
                 context.note(&format!(
                     "{id} is still {} after {limit}",
@@ -143,15 +149,15 @@ impl Waiting<'_> {
         context.out.line(&one_line(&told))
     }
 
-    fn code(&self, waited: &WaitResult) -> u8 {
-        let for_end = self.args.matching.is_none() && self.args.silence.is_none();
+    fn code(&self, waited: &TaskWaitResult) -> u8 {
+        let for_end = self.args.matching.is_none() && self.args.silence.is_none() && !self.args.started;
         match waited.met {
-            Met::Match | Met::Silence => 0,
+            WaitMet::Match | WaitMet::Silence | WaitMet::Started | WaitMet::Turn | WaitMet::InputNeeded => 0,
             // Only a caller in the foreground is told of a detach, which this command is not.
-            Met::Timeout | Met::Detached => 1,
-            Met::Ended if !for_end => 1,
-            Met::Ended if self.args.ids.len() == 1 => outcome::exit_code(&waited.task),
-            Met::Ended => u8::from(waited.task.status != Status::Completed),
+            WaitMet::Timeout | WaitMet::Detached => 1,
+            WaitMet::Ended if !for_end => 1,
+            WaitMet::Ended if self.args.ids.len() == 1 => outcome::exit_code(&waited.task),
+            WaitMet::Ended => u8::from(waited.task.status != TaskStatus::Completed),
         }
     }
 }

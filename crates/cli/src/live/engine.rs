@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use belay_client::{Client, Message, Notification, Response, decode};
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite, notify};
-use belay_protocol::output::{ChunkNotification, FollowParams, From as Begin, ReadParams, StreamName};
-use belay_protocol::task::{Met, Size, TaskInfo, WaitParams};
+use belay_protocol::methods::{
+    Notification as Known, OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite,
+};
+use belay_protocol::output::{OutputFollowParams, OutputFrom as Begin, OutputReadParams, StreamName};
+use belay_protocol::task::{TaskInfo, TaskWaitParams, TerminalSize, WaitMet};
 use belay_protocol::{ErrorKind, RpcError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::feed::Feed;
 use super::hand::Hand;
@@ -36,12 +36,6 @@ const REST_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a command runs before people are told how to go on without it.
 const HINT_AFTER: Duration = Duration::from_secs(4);
-
-/// What a `task/started` notification is read for.
-#[derive(Deserialize)]
-struct Started {
-    id: String,
-}
 
 /// The request whose answer is the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +118,7 @@ pub(crate) struct Live<'a> {
     /// The hardest stop that was asked for here, and whether it has been sent on this connection.
     pub(super) order: Option<(StopLevel, bool)>,
     /// The size of our window, if the task's terminal does not have it yet.
-    pub(super) size: Option<Size>,
+    pub(super) size: Option<TerminalSize>,
     pub(super) resizing: Option<i64>,
     /// One of our streams has lost its reader: what goes there need not be sent any more.
     pub(super) refollow: bool,
@@ -272,7 +266,7 @@ impl<'a> Live<'a> {
             return Ok(());
         };
         if self.last.is_none() {
-            let params = WaitParams { attach: !self.is_viewer(), ..WaitParams::for_end(id) };
+            let params = TaskWaitParams { attach: !self.is_viewer(), ..TaskWaitParams::for_end(id) };
             self.awaited = Awaited::Wait(self.client.send::<TaskWait>(&params)?);
         }
         Ok(())
@@ -281,9 +275,9 @@ impl<'a> Live<'a> {
     /// Asks for the output, from where it was begun with or from where we have come.
     fn follow(&mut self) -> Result<(), CliError> {
         let (Some(begin), Some(id)) = (self.from, self.id.clone()) else { return Ok(()) };
-        let from = if self.cursor.next > 0 { Begin::Offset(self.cursor.next) } else { begin };
-        let begun = self.client.call::<OutputFollow>(&FollowParams { id, from, stream: None })?;
-        self.from = Some(Begin::Offset(begun.from));
+        let from = if self.cursor.next > 0 { Begin::Offset { offset: self.cursor.next } } else { begin };
+        let begun = self.client.call::<OutputFollow>(&OutputFollowParams { id, from, stream: None })?;
+        self.from = Some(Begin::Offset { offset: begun.from });
         self.cursor = Cursor::at(self.cursor.next.max(begun.from));
         Ok(())
     }
@@ -386,16 +380,16 @@ impl<'a> Live<'a> {
     }
 
     fn notification(&mut self, said: &Notification) -> Result<(), CliError> {
-        match said.method.as_str() {
-            notify::TASK_STARTED => self.id = Some(read::<Started>(&said.params)?.id),
-            notify::TASK_QUEUED => self.queued(&read::<TaskInfo>(&said.params)?),
-            notify::OUTPUT_CHUNK => {
-                let new: ChunkNotification = read(&said.params)?;
+        match said.parse()? {
+            Some(Known::TaskStarted(start)) => self.id = Some(start.task.id),
+            Some(Known::TaskQueued(start)) => self.queued(&start.task),
+            Some(Known::OutputChunk(new)) => {
+                let new = *new;
                 let pieces = self.cursor.take(new.chunks, &new.gaps, new.next);
                 self.show(pieces);
             }
-            notify::OUTPUT_END => self.output_over = true,
-            _ => {}
+            Some(Known::OutputEnd(_)) => self.output_over = true,
+            Some(Known::EventItem(_) | Known::EventEnd(_)) | None => {}
         }
         Ok(())
     }
@@ -417,7 +411,7 @@ impl<'a> Live<'a> {
         }
         if self.awaited == Awaited::Wait(id) {
             let waited = decode::<TaskWait>(&result?)?;
-            if waited.met == Met::Timeout {
+            if waited.met == WaitMet::Timeout {
                 return self.ask();
             }
             self.ended(waited.task);
@@ -469,8 +463,9 @@ impl<'a> Live<'a> {
     fn read_rest(&mut self) -> Result<(), CliError> {
         let Some(id) = self.id.clone() else { return Ok(()) };
         loop {
-            let from = Begin::Offset(self.cursor.next);
-            let params = ReadParams { id: id.clone(), from, max_bytes: None, stream: None, text: false };
+            let from = Begin::Offset { offset: self.cursor.next };
+            let params =
+                OutputReadParams { id: id.clone(), from, max_bytes: None, stream: None, text: false };
             let page = self.client.call::<OutputRead>(&params)?;
             let before = self.cursor.next;
             let pieces = self.cursor.take(page.chunks, &page.gaps, page.next);
@@ -481,10 +476,4 @@ impl<'a> Live<'a> {
             }
         }
     }
-}
-
-fn read<T: for<'de> Deserialize<'de>>(raw: &RawValue) -> Result<T, CliError> {
-    serde_json::from_str(raw.get()).map_err(|error| {
-        CliError::new(Kind::Unreachable, format!("the daemon sent what cannot be read: {error}"))
-    })
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use belay_protocol::task::WriteResult;
+use belay_protocol::task::TaskWriteResult;
 use belay_protocol::{Bytes, ErrorKind, RpcError};
 
 /// How much the task may leave unread before we pause.
@@ -120,7 +120,7 @@ impl Feed {
     /// The answer to the last portion. An error is one that people should hear of.
     pub(super) fn answered(
         &mut self,
-        result: Result<WriteResult, RpcError>,
+        result: Result<TaskWriteResult, RpcError>,
         now: Instant,
     ) -> Result<(), RpcError> {
         match result {
@@ -175,8 +175,8 @@ impl Feed {
 mod tests {
     use super::*;
 
-    fn written(accepted_bytes: u64, pending_bytes: u64) -> WriteResult {
-        WriteResult { id: "sh-1".into(), accepted_bytes, pending_bytes }
+    fn written(accepted_bytes: u64, pending_bytes: u64) -> TaskWriteResult {
+        TaskWriteResult { id: "sh-1".into(), accepted_bytes, pending_bytes }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use belay_protocol::methods::TaskWrite;
-use belay_protocol::task::WriteParams;
+use belay_protocol::task::TaskWriteParams;
 use rustix::io::Errno;
 
 use super::engine::{Left, Live};
@@ -23,7 +23,7 @@ impl Live<'_> {
             let key = Some(format!("{}-{}", self.token, portion.number));
             let room_ms = caller::room_ms(&self.client);
             let params =
-                WriteParams { id: id.clone(), data: portion.data, close: portion.close, key, room_ms };
+                TaskWriteParams { id: id.clone(), data: portion.data, close: portion.close, key, room_ms };
             feed.sent(self.client.send::<TaskWrite>(&params)?);
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{TaskDetach, TaskResize, TaskSignal, TaskStop};
-use belay_protocol::task::{DetachParams, ResizeParams, SignalParams, StopParams};
+use belay_protocol::task::{StopFence, TaskDetachParams, TaskResizeParams, TaskSignalParams, TaskStopParams};
 
 use super::engine::{Detach, Left, Live};
 use super::ours;
@@ -68,7 +68,8 @@ impl Live<'_> {
     pub(super) fn give_signals(&mut self) -> Result<(), CliError> {
         let Some(id) = self.id.clone().filter(|_| self.last.is_none()) else { return Ok(()) };
         for signal in std::mem::take(&mut self.passed_on) {
-            self.client.send::<TaskSignal>(&SignalParams { id: id.clone(), signal: signal.to_owned() })?;
+            self.client
+                .send::<TaskSignal>(&TaskSignalParams { id: id.clone(), signal: signal.to_owned() })?;
         }
         Ok(())
     }
@@ -103,8 +104,9 @@ impl Live<'_> {
         } else {
             "belay run was told to terminate"
         };
-        let params = StopParams {
+        let params = TaskStopParams {
             cascade: false,
+            fence: StopFence::Auto,
             id: id.clone(),
             level: Some(level),
             grace_ms: None,
@@ -119,7 +121,7 @@ impl Live<'_> {
 
     pub(super) fn give_detach(&mut self) -> Result<(), CliError> {
         let (Detach::Wanted, Some(id), None) = (self.detach, &self.id, &self.last) else { return Ok(()) };
-        self.client.send::<TaskDetach>(&DetachParams { id: id.clone(), actor: None })?;
+        self.client.send::<TaskDetach>(&TaskDetachParams { id: id.clone(), actor: None })?;
         self.detach = Detach::Sent;
         Ok(())
     }
@@ -127,7 +129,7 @@ impl Live<'_> {
     /// One at a time: a window that is dragged says many, and only the last counts.
     pub(super) fn give_size(&mut self) -> Result<(), CliError> {
         let (Some(size), Some(id), None) = (self.size, &self.id, self.resizing) else { return Ok(()) };
-        let params = ResizeParams { id: id.clone(), rows: size.rows, cols: size.cols };
+        let params = TaskResizeParams { id: id.clone(), rows: size.rows, cols: size.cols };
         self.resizing = Some(self.client.send::<TaskResize>(&params)?);
         self.size = None;
         Ok(())

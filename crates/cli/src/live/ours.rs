@@ -1,7 +1,7 @@
 //! Our own terminal: whether it is ours to use, its size, and raw mode, in which every key goes to the task. It is put back
 //! however we end.
 
-use belay_protocol::task::Size;
+use belay_protocol::task::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 
 use super::modes::Modes;
@@ -68,20 +68,20 @@ fn write(mut bytes: &[u8]) {
 }
 
 /// The size of our terminal.
-pub(super) fn size() -> Size {
-    window().unwrap_or(Size::USUAL)
+pub(super) fn size() -> TerminalSize {
+    window().unwrap_or(TerminalSize::USUAL)
 }
 
-fn window() -> Option<Size> {
+fn window() -> Option<TerminalSize> {
     let size = tcgetwinsize(rustix::stdio::stdout()).ok()?;
-    (size.ws_row > 0 && size.ws_col > 0).then_some(Size { rows: size.ws_row, cols: size.ws_col })
+    (size.ws_row > 0 && size.ws_col > 0).then_some(TerminalSize { rows: size.ws_row, cols: size.ws_col })
 }
 
 /// What a new task's terminal is to have: the size of ours, or what the environment says, or what is usual.
-pub(crate) fn size_for_task() -> Size {
+pub(crate) fn size_for_task() -> TerminalSize {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u16>().ok().filter(|number| *number > 0);
-    window().unwrap_or_else(|| Size {
-        rows: number("LINES").unwrap_or(Size::USUAL.rows),
-        cols: number("COLUMNS").unwrap_or(Size::USUAL.cols),
+    window().unwrap_or_else(|| TerminalSize {
+        rows: number("LINES").unwrap_or(TerminalSize::USUAL.rows),
+        cols: number("COLUMNS").unwrap_or(TerminalSize::USUAL.cols),
     })
 }

@@ -4,7 +4,7 @@
 use std::num::NonZeroU16;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use belay_protocol::task::Size;
+use belay_protocol::task::TerminalSize;
 
 use super::modes::Modes;
 
@@ -24,7 +24,7 @@ pub(crate) struct Recent {
 
 impl Recent {
     /// `cut`: what it gets does not begin where the task began.
-    pub(crate) fn new(size: Size, cut: bool) -> Self {
+    pub(crate) fn new(size: TerminalSize, cut: bool) -> Self {
         Self {
             parser: vt100::Parser::new(at_least_one(size.rows), at_least_one(size.cols), 0),
             modes: Modes::default(),
@@ -43,7 +43,7 @@ impl Recent {
     }
 
     /// What brings a terminal of our size to the same picture, in the same modes, in the middle of the same sequence.
-    pub(crate) fn picture(mut self, ours: Size) -> Vec<u8> {
+    pub(crate) fn picture(mut self, ours: TerminalSize) -> Vec<u8> {
         let drawn = catch_unwind(AssertUnwindSafe(|| {
             self.parser.set_size(at_least_one(ours.rows), at_least_one(ours.cols));
             let screen = self.parser.screen();
@@ -81,7 +81,7 @@ fn whole_from(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    const SIZE: Size = Size { rows: 5, cols: 20 };
+    const SIZE: TerminalSize = TerminalSize { rows: 5, cols: 20 };
 
     fn shown_again(output: &[u8]) -> vt100::Parser {
         let mut recent = Recent::new(SIZE, false);

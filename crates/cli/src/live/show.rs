@@ -2,7 +2,7 @@
 
 use belay_protocol::life::StopLevel;
 use belay_protocol::methods::{OutputFollow, OutputUnfollow};
-use belay_protocol::output::{FollowParams, From as Begin, StreamName, UnfollowParams};
+use belay_protocol::output::{OutputFollowParams, OutputFrom as Begin, OutputUnfollowParams, StreamName};
 use rustix::io::Errno;
 
 use super::engine::{Detach, Left, Live};
@@ -67,10 +67,10 @@ impl Live<'_> {
             return Ok(());
         };
         self.refollow = false;
-        self.client.send::<OutputUnfollow>(&UnfollowParams { id: id.clone() })?;
+        self.client.send::<OutputUnfollow>(&OutputUnfollowParams { id: Some(id.clone()), follow: None })?;
         if let Some(stream) = self.sink.open_stream() {
-            let from = Begin::Offset(self.cursor.next);
-            self.client.send::<OutputFollow>(&FollowParams { id, from, stream: Some(stream) })?;
+            let from = Begin::Offset { offset: self.cursor.next };
+            self.client.send::<OutputFollow>(&OutputFollowParams { id, from, stream: Some(stream) })?;
         }
         Ok(())
     }

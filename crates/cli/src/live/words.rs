@@ -1,6 +1,6 @@
 //! What people are told when a command is over for them: why it ended, or that it goes on without them.
 
-use belay_protocol::task::{Outcome, Status, TaskInfo};
+use belay_protocol::task::{Outcome, TaskInfo, TaskStatus};
 
 use crate::context::Context;
 use crate::error::CliError;
@@ -17,7 +17,7 @@ pub(super) fn released(context: &mut Context, task: &TaskInfo, quiet: bool) -> R
     if !ended {
         context.note(&format!("belay: {}", outcome::runs_on(task)));
     }
-    if let Some(line) = &task.line {
+    if let Some(line) = task.spec.line() {
         context.note(&format!("belay: {}", line.explanation));
     }
     context.hint(&outcome::go_on(task));
@@ -28,11 +28,11 @@ pub(super) fn released(context: &mut Context, task: &TaskInfo, quiet: bool) -> R
 pub(crate) fn explanation(task: &TaskInfo, stopped_here: bool) -> Option<String> {
     let capture = task.outcome.as_ref().and_then(Outcome::capture);
     let ordinary = match task.status {
-        Status::Completed => true,
-        Status::Failed => {
+        TaskStatus::Completed => true,
+        TaskStatus::Failed => {
             matches!(task.outcome, None | Some(Outcome::Exited { .. } | Outcome::Signaled { .. }))
         }
-        Status::Cancelled => stopped_here,
+        TaskStatus::Cancelled => stopped_here,
         _ => false,
     };
     match (ordinary, capture) {

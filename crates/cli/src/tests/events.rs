@@ -1,9 +1,9 @@
 //! Every event there is, as people read it.
 
 use belay_protocol::event::{Event, EventInfo, EventKind};
-use belay_protocol::life::{ClockName, ExitStatus, Order, StopCause, StopLevel};
-use belay_protocol::session::OnEnd;
-use belay_protocol::task::{BudgetName, DetachedBy, OnStall, Outcome, StallEvidence, Status};
+use belay_protocol::life::{ClockName, ExitStatus, StopCause, StopLevel, StopOrderInfo};
+use belay_protocol::session::OnSessionEnd;
+use belay_protocol::task::{BudgetName, DetachedBy, OnStall, Outcome, StallEvidence, TaskStatus};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::samples::{NOW, cancelled, over_budget, stop_failed, timed_out};
@@ -63,12 +63,12 @@ fn changes() -> Vec<Event> {
             signal: "SIGUSR1".into(),
             by: ada(),
         },
-        exited(ExitStatus::Code(0)),
+        exited(ExitStatus::Code { code: 0 }),
         exited(ExitStatus::Signal { number: 9, core_dumped: false }),
         Event::TaskAttemptEnded {
             task: task.clone(),
             session: session.clone(),
-            exit: ExitStatus::Code(7),
+            exit: ExitStatus::Code { code: 7 },
             attempt: 1,
             next_ms: 1000,
         },
@@ -83,8 +83,12 @@ fn changes() -> Vec<Event> {
 }
 
 fn endings() -> Vec<Event> {
-    let order =
-        Order { level: StopLevel::Terminate, grace_ms: None, actor: ada(), reason: Some("too slow".into()) };
+    let order = StopOrderInfo {
+        level: StopLevel::Terminate,
+        grace_ms: None,
+        actor: ada(),
+        reason: Some("too slow".into()),
+    };
     let budget = StopCause::Budget { budget: BudgetName::Output, limit: 1 << 20, used: 3 << 19 };
     let clock = StopCause::Clock { clock: ClockName::Silence, limit_ms: 300_000, reason: None };
     let stopping = |level, cause| Event::TaskStopping { task: task(), session: session(), level, cause };
@@ -95,14 +99,14 @@ fn endings() -> Vec<Event> {
         stopping(StopLevel::Terminate, StopCause::Asked { order }),
         stopping(StopLevel::Terminate, clock),
         stopping(StopLevel::Kill, budget),
-        ended(Status::Completed, code(0)),
-        ended(Status::Failed, code(2)),
-        ended(Status::Failed, Some(died)),
-        ended(Status::Cancelled, cancelled().outcome),
-        ended(Status::TimedOut, Some(timed_out(ClockName::Timeout, 600_000, None))),
-        ended(Status::Failed, Some(over_budget(1 << 20, 3 << 19))),
-        ended(Status::StopFailed, Some(stop_failed())),
-        ended(Status::Lost, None),
+        ended(TaskStatus::Completed, code(0)),
+        ended(TaskStatus::Failed, code(2)),
+        ended(TaskStatus::Failed, Some(died)),
+        ended(TaskStatus::Cancelled, cancelled().outcome),
+        ended(TaskStatus::TimedOut, Some(timed_out(ClockName::Timeout, 600_000, None))),
+        ended(TaskStatus::Failed, Some(over_budget(1 << 20, 3 << 19))),
+        ended(TaskStatus::StopFailed, Some(stop_failed())),
+        ended(TaskStatus::Lost, None),
         Event::TaskRemoved { task: task(), session: session() },
     ]
 }
@@ -160,7 +164,7 @@ fn sessions() -> Vec<Event> {
             session: session.clone(),
             by: by.clone(),
             reason: Some("done for today".into()),
-            on_end: OnEnd::Stop,
+            on_end: OnSessionEnd::Stop,
         },
         Event::SessionEnded { session, by, reason: None },
     ]

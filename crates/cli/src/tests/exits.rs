@@ -1,14 +1,14 @@
 //! Every way a task can end: its exit code, and the sentence beside it.
 
 use belay_protocol::life::{CaptureFault, ClockName, StartStage, StopLevel};
-use belay_protocol::task::{Outcome, SpawnError, Status, TaskInfo};
+use belay_protocol::task::{Outcome, SpawnError, TaskInfo, TaskStatus};
 
 use super::samples::{cancelled, died, ended, exited, over_budget, receipt, running, stop_failed, timed_out};
 use crate::outcome::{exit_code, sentence, short};
 
 fn spawn(what: StartStage, errno: i32, message: &str) -> TaskInfo {
     let error = SpawnError { what, errno: Some(errno), message: message.into() };
-    ended(Status::Failed, Outcome::Spawn { error, capture: None })
+    ended(TaskStatus::Failed, Outcome::Spawn { error, capture: None })
 }
 
 fn all() -> Vec<TaskInfo> {
@@ -29,14 +29,14 @@ fn all() -> Vec<TaskInfo> {
         exited(256 + 7),
         died(11),
         cancelled(),
-        ended(Status::Cancelled, unasked),
-        ended(Status::TimedOut, timed_out(ClockName::Silence, 300_000, Some(15))),
-        ended(Status::Failed, over_budget(10, 11)),
+        ended(TaskStatus::Cancelled, unasked),
+        ended(TaskStatus::TimedOut, timed_out(ClockName::Silence, 300_000, Some(15))),
+        ended(TaskStatus::Failed, over_budget(10, 11)),
         spawn(StartStage::Program, 2, "frobnicate: no such program"),
         spawn(StartStage::Program, 13, "./notes.txt: permission denied"),
         spawn(StartStage::Cwd, 2, "/gone: no such directory"),
-        ended(Status::Lost, lost),
-        ended(Status::StopFailed, stop_failed()),
+        ended(TaskStatus::Lost, lost),
+        ended(TaskStatus::StopFailed, stop_failed()),
     ]
 }
 
@@ -73,6 +73,6 @@ fn only_what_is_out_of_the_ordinary_is_explained() {
     assert_eq!(explanation(&cancelled(), true), None);
     assert!(explanation(&cancelled(), false).is_some());
     let capture = Some(CaptureFault { message: "no space left".into(), lost_bytes: 9 });
-    let faulty = ended(Status::Completed, Outcome::Exited { exit_code: 0, capture });
+    let faulty = ended(TaskStatus::Completed, Outcome::Exited { exit_code: 0, capture });
     assert!(explanation(&faulty, false).unwrap().contains("no space left"));
 }

@@ -2,11 +2,11 @@
 
 use belay_protocol::Timestamp;
 use belay_protocol::life::{
-    ClockName, Order, OutputInfo, Receipt, SignalSent, StopCause, StopLevel, SurvivorInfo,
+    ClockName, OutputInfo, SignalSent, StopCause, StopLevel, StopOrderInfo, StopReceipt, SurvivorInfo,
 };
 use belay_protocol::task::{
-    BudgetInfo, BudgetName, Budgets, ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, Outcome, ProcessInfo,
-    Status, TaskInfo, TaskKind,
+    BudgetInfo, BudgetName, Budgets, ClockInfo, ClocksInfo, HeldBy, LeaderInfo, Outcome, ProcessInfo,
+    ShellInfo, TaskHealth, TaskInfo, TaskKind, TaskSpecInfo, TaskStatus,
 };
 
 /// 2026-01-31T12:00:00Z
@@ -21,14 +21,17 @@ pub(super) fn running() -> TaskInfo {
         id: "sh-4fq7k2m9x3vd".into(),
         kind: TaskKind::Shell,
         name: None,
-        status: Status::Running,
-        health: Health::Ok,
+        status: TaskStatus::Running,
+        health: TaskHealth::Ok,
         stall: None,
         detached: true,
         detached_by: None,
         command: "npm run dev -- --port 3000".into(),
-        line: None,
-        argv: ["npm", "run", "dev", "--", "--port", "3000"].map(Into::into).to_vec(),
+        spec: TaskSpecInfo::Shell(ShellInfo {
+            argv: ["npm", "run", "dev", "--", "--port", "3000"].map(Into::into).to_vec(),
+            line: None,
+            pty: None,
+        }),
         cwd: "/home/ada/site".into(),
         session: "user".into(),
         parent: None,
@@ -41,18 +44,18 @@ pub(super) fn running() -> TaskInfo {
         pid: Some(4711),
         leader: Some(LeaderInfo { pid: 4711, exit_code: None, signal: None }),
         attempt: None,
-        pty: None,
         processes: None,
         output: OutputInfo { bytes: 1536, gaps: Vec::new(), first: 0, on_disk: true },
         clocks: ClocksInfo::default(),
         budgets: Budgets::default(),
         stopping: None,
         outcome: None,
+        last_event: 0,
         held_by: None,
     }
 }
 
-pub(super) fn ended(status: Status, outcome: Outcome) -> TaskInfo {
+pub(super) fn ended(status: TaskStatus, outcome: Outcome) -> TaskInfo {
     TaskInfo {
         id: "sh-9arw51tz8cpe".into(),
         name: Some("build".into()),
@@ -65,16 +68,16 @@ pub(super) fn ended(status: Status, outcome: Outcome) -> TaskInfo {
 }
 
 pub(super) fn exited(code: i32) -> TaskInfo {
-    let status = if code == 0 { Status::Completed } else { Status::Failed };
+    let status = if code == 0 { TaskStatus::Completed } else { TaskStatus::Failed };
     ended(status, Outcome::Exited { exit_code: code, capture: None })
 }
 
 pub(super) fn died(signal: i32) -> TaskInfo {
-    ended(Status::Failed, Outcome::Signaled { signal, core_dumped: true, capture: None })
+    ended(TaskStatus::Failed, Outcome::Signaled { signal, core_dumped: true, capture: None })
 }
 
-pub(super) fn receipt() -> Receipt {
-    Receipt {
+pub(super) fn receipt() -> StopReceipt {
+    StopReceipt {
         level: StopLevel::Terminate,
         actor: "ada".into(),
         reason: Some("port is taken".into()),
@@ -90,11 +93,11 @@ pub(super) fn survivor() -> SurvivorInfo {
     SurvivorInfo { pid: 4712, start_ticks: 99, uid: 0, command: "sudo sleep 1000".into() }
 }
 
-pub(super) fn failed_receipt() -> Receipt {
+pub(super) fn failed_receipt() -> StopReceipt {
     let kill = SignalSent { signal: "SIGKILL".into(), processes: 0, refused: 1, at: before(60_000) };
     let mut signals = receipt().signals;
     signals.push(kill);
-    Receipt {
+    StopReceipt {
         level: StopLevel::Kill,
         signals,
         empty_at: None,
@@ -114,11 +117,11 @@ pub(super) fn cancelled() -> TaskInfo {
         signal: Some(15),
         capture: None,
     };
-    ended(Status::Cancelled, end)
+    ended(TaskStatus::Cancelled, end)
 }
 
 pub(super) fn stop_failed() -> Outcome {
-    let order = Order {
+    let order = StopOrderInfo {
         level: StopLevel::Terminate,
         grace_ms: None,
         actor: "ada".into(),

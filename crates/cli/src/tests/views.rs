@@ -1,17 +1,17 @@
 //! Tables, blocks and receipts.
 
 use belay_client::Places;
-use belay_protocol::config::{ConfigItem, ConfigSource, Counts, GetResult, SetResult};
+use belay_protocol::config::{ConfigApplies, ConfigGetResult, ConfigItem, ConfigSetResult, ConfigSource};
 use belay_protocol::daemon::{
-    BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Finding, GcResult, NoticeInfo, StatusResult,
-    StepCostInfo, StopDaemonResult, Topic, Verdict,
+    BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind, DaemonGcResult, DaemonNotice,
+    DaemonStatusResult, DaemonStopResult, DoctorFinding, FindingTopic, FindingVerdict, StepCostInfo,
 };
 use belay_protocol::life::{ExitStatus, StopLevel};
-use belay_protocol::output::{Line, SearchLine, StreamName};
-use belay_protocol::shell::{LineVerdict, ReadResult};
+use belay_protocol::output::{OutputLine, OutputSearchLine, StreamName};
+use belay_protocol::shell::{LineVerdict, ShellReadResult};
 use belay_protocol::task::{
-    AttemptInfo, ClockInfo, Health, ProcessInfo, RemoveResult, StallEvidence, StallInfo, Status, StopResult,
-    StopVerdict, StoppingInfo, TaskInfo,
+    AttemptInfo, ClockInfo, ProcessInfo, StallEvidence, StallInfo, StopVerdict, StoppingInfo, TaskHealth,
+    TaskInfo, TaskRemoveResult, TaskStatus, TaskStopResult,
 };
 
 use super::samples::{NOW, before, cancelled, crowded, died, exited, failed_receipt, receipt, running};
@@ -21,7 +21,7 @@ use crate::commands::{config, doctor, down, gc, inspect, logs, ps, rm, status, s
 #[test]
 fn ps_for_a_terminal() {
     let mut stalled = running();
-    stalled.health = Health::Stalled;
+    stalled.health = TaskHealth::Stalled;
     let tasks = [running(), stalled, crowded(), exited(0), exited(2), died(11), cancelled()];
     insta::assert_snapshot!(ps::render(&tasks, &[0; 9], true, NOW, Some(80), false));
     insta::assert_snapshot!(
@@ -39,12 +39,13 @@ fn ps_for_a_file() {
 fn inspect_blocks() {
     insta::assert_snapshot!("inspect_running", inspect::render(&crowded(), NOW, Some(72), false));
     insta::assert_snapshot!("inspect_cancelled", inspect::render(&cancelled(), NOW, Some(72), false));
-    let mut stopping = TaskInfo { status: Status::Stopping, ..running() };
+    let mut stopping = TaskInfo { status: TaskStatus::Stopping, ..running() };
     let (actor, reason) = ("ada".into(), Some("too slow".into()));
     stopping.stopping = Some(StoppingInfo { level: StopLevel::Terminate, actor, reason });
     stopping.clocks.grace = Some(ClockInfo { limit_ms: 10_000, remaining_ms: Some(7_400) });
     insta::assert_snapshot!("inspect_stopping", inspect::render(&stopping, NOW, Some(72), false));
-    let queued = TaskInfo { status: Status::Queued, started_at: None, pid: None, leader: None, ..running() };
+    let queued =
+        TaskInfo { status: TaskStatus::Queued, started_at: None, pid: None, leader: None, ..running() };
     insta::assert_snapshot!("inspect_queued", inspect::render(&queued, NOW, Some(72), false));
     let waited = TaskInfo { started_at: Some(before(2_000)), ..running() };
     insta::assert_snapshot!("inspect_waited", inspect::render(&waited, NOW, Some(72), false));
@@ -67,7 +68,7 @@ fn a_task_that_does_not_get_on() {
         processes: vec![process(41, "S", "npm run dev"), process(42, "D", "node server.js")],
         more: 0,
     };
-    let mut stalled = TaskInfo { health: Health::Stalled, ..running() };
+    let mut stalled = TaskInfo { health: TaskHealth::Stalled, ..running() };
     stalled.stall = Some(Box::new(StallInfo { since: before(62_000), evidence }));
     stalled.clocks.stall = Some(ClockInfo { limit_ms: 60_000, remaining_ms: Some(58_000) });
     insta::assert_snapshot!("inspect_stalled", inspect::render(&stalled, NOW, Some(72), false));
@@ -75,8 +76,8 @@ fn a_task_that_does_not_get_on() {
 
 #[test]
 fn a_task_between_two_attempts() {
-    let last = Some(ExitStatus::Code(7));
-    let mut resting = TaskInfo { status: Status::Resting, pid: None, leader: None, ..running() };
+    let last = Some(ExitStatus::Code { code: 7 });
+    let mut resting = TaskInfo { status: TaskStatus::Retrying, pid: None, leader: None, ..running() };
     resting.attempt = Some(AttemptInfo { number: 1, of: 4, last });
     resting.clocks.retry = Some(ClockInfo { limit_ms: 1_000, remaining_ms: Some(800) });
     insta::assert_snapshot!("inspect_resting", inspect::render(&resting, NOW, Some(72), false));
@@ -107,32 +108,34 @@ fn the_settings_with_their_sources() {
         item("defaults.timeout", serde_json::Value::Null, ConfigSource::Default),
         item("hooks.on_end", serde_json::json!(["notify-send", "a task ended"]), file("/c.toml:9")),
     ];
-    let found = GetResult { path: "/c.toml".into(), items: items.clone(), problem: None };
+    let found = ConfigGetResult { path: "/c.toml".into(), items: items.clone(), problem: None };
     insta::assert_snapshot!("config", config::render(&found, None, false));
     insta::assert_snapshot!("config_narrow", config::render(&found, Some(60), false));
     let done = [
-        (Counts::NextStart, idle),
-        (Counts::Now, items[1].clone()),
-        (Counts::Overridden, items[2].clone()),
-        (Counts::Now, items[3].clone()),
+        (ConfigApplies::NextStart, idle),
+        (ConfigApplies::Now, items[1].clone()),
+        (ConfigApplies::Overridden, items[2].clone()),
+        (ConfigApplies::Now, items[3].clone()),
     ];
     let lines: Vec<String> = done
         .into_iter()
-        .map(|(counts, item)| config::sentence(&SetResult { path: "/c.toml".into(), item, counts }))
+        .map(|(counts, item)| config::sentence(&ConfigSetResult { path: "/c.toml".into(), item, counts }))
         .collect();
     insta::assert_snapshot!("config_set", lines.concat());
 }
 
 #[test]
 fn receipts() {
-    let answer =
-        |result, status, receipt| StopResult { receipt, ..StopResult::bare("sh-4f".into(), result, status) };
+    let answer = |result, status, receipt| TaskStopResult {
+        receipt,
+        ..TaskStopResult::bare("sh-4f".into(), result, status)
+    };
     let answers = [
-        answer(StopVerdict::Accepted, Some(Status::Cancelled), Some(receipt())),
-        answer(StopVerdict::Accepted, Some(Status::Completed), Some(receipt())),
-        answer(StopVerdict::Accepted, Some(Status::StopFailed), Some(failed_receipt())),
-        answer(StopVerdict::AlreadyEnded, Some(Status::Completed), None),
-        answer(StopVerdict::AlreadyEnded, Some(Status::TimedOut), None),
+        answer(StopVerdict::Accepted, Some(TaskStatus::Cancelled), Some(receipt())),
+        answer(StopVerdict::Accepted, Some(TaskStatus::Completed), Some(receipt())),
+        answer(StopVerdict::Accepted, Some(TaskStatus::StopFailed), Some(failed_receipt())),
+        answer(StopVerdict::AlreadyEnded, Some(TaskStatus::Completed), None),
+        answer(StopVerdict::AlreadyEnded, Some(TaskStatus::TimedOut), None),
         answer(StopVerdict::NotFound, None, None),
         answer(StopVerdict::NotPermitted, None, None),
     ];
@@ -147,7 +150,7 @@ fn receipts() {
     1  sh-4f not found: there is no task with that id or name
     1  sh-4f not permitted: this task is not yours to stop
     "#);
-    let result = StopDaemonResult { receipts: answers[..1].to_vec(), left_running: 2 };
+    let result = DaemonStopResult { receipts: answers[..1].to_vec(), left_running: 2 };
     insta::assert_snapshot!(down::render(&result, true), @r#"
     sh-4f stopped: SIGTERM to 3 processes, tree empty after 12 ms
     The daemon has ended.
@@ -158,9 +161,9 @@ fn receipts() {
 #[test]
 fn single_lines() {
     insta::assert_snapshot!(wait::line(&exited(2)), @"sh-9arw51tz8cpe failed: exit 2, after 2m 12s");
-    insta::assert_snapshot!(rm::line(&RemoveResult { id: "sh-4f".into(), freed_bytes: 1536 }), @"sh-4f removed, 1.5 KiB freed");
+    insta::assert_snapshot!(rm::line(&TaskRemoveResult { id: "sh-4f".into(), freed_bytes: 1536 }), @"sh-4f removed, 1.5 KiB freed");
     let removed = vec!["sh-4f".to_owned(), "sh-9a".to_owned()];
-    let mut result = GcResult { removed, freed_bytes: 3 << 20, events_expired: 40, dry_run: true };
+    let mut result = DaemonGcResult { removed, freed_bytes: 3 << 20, events_expired: 40, dry_run: true };
     insta::assert_snapshot!(gc::render(&result), @r#"
     sh-4f would be removed
     sh-9a would be removed
@@ -170,8 +173,8 @@ fn single_lines() {
     insta::assert_snapshot!(gc::render(&result), @"0 tasks and 40 events removed, 3.0 MiB freed");
 }
 
-fn daemon_status() -> StatusResult {
-    StatusResult {
+fn daemon_status() -> DaemonStatusResult {
+    DaemonStatusResult {
         version: "0.1.0".into(),
         pid: 4000,
         home: "/home/ada/.local/state/belay".into(),
@@ -192,11 +195,11 @@ fn daemon_status() -> StatusResult {
             layout: CgroupLayout::V2,
             cgroup: Some("/sys/fs/cgroup/user.slice/belay".into()),
             why: "delegated by systemd".into(),
-            budgets: BudgetsHeld::default(),
+            budgets: BudgetEnforcement::default(),
         },
         idle_exit_ms: None,
         steps: StepCostInfo { count: 9_000, longest_cpu_us: 800, longest_wall_us: 1_200, kinds: Vec::new() },
-        notices: vec![NoticeInfo {
+        notices: vec![DaemonNotice {
             at: before(60_000),
             message: "a damaged journal was set aside as journal.db.damaged-1".into(),
             hint: Some("belay doctor".into()),
@@ -213,26 +216,26 @@ fn the_daemon() {
 
 #[test]
 fn findings() {
-    let finding = |verdict, topic, message: &str, hint: Option<&str>| Finding {
+    let finding = |verdict, topic, message: &str, hint: Option<&str>| DoctorFinding {
         verdict,
         topic,
         message: message.into(),
         hint: hint.map(Into::into),
     };
     let findings = [
-        finding(Verdict::Ok, Topic::Home, "/home/ada/.local/state/belay", None),
-        finding(Verdict::Note, Topic::Outside, "docker is not ours to hold", None),
+        finding(FindingVerdict::Ok, FindingTopic::Home, "/home/ada/.local/state/belay", None),
+        finding(FindingVerdict::Note, FindingTopic::Outside, "docker is not ours to hold", None),
         finding(
-            Verdict::Warning,
-            Topic::Containment,
+            FindingVerdict::Warning,
+            FindingTopic::Containment,
             "no cgroup",
             Some("systemd-run --user --scope belay up"),
         ),
-        finding(Verdict::Problem, Topic::Journal, "the disk is full", Some("belay gc --all")),
+        finding(FindingVerdict::Problem, FindingTopic::Journal, "the disk is full", Some("belay gc --all")),
     ];
     let long = finding(
-        Verdict::Warning,
-        Topic::Budgets,
+        FindingVerdict::Warning,
+        FindingTopic::Budgets,
         "a budget of memory or processes is looked at four times a second, and can be exceeded for a moment",
         Some("run the daemon where it may make cgroups: as root, or below a delegated one of your own"),
     );
@@ -246,8 +249,8 @@ fn findings() {
 
 #[test]
 fn matches_with_context() {
-    let found = |number, text: &str, open| SearchLine {
-        line: Line { stream: StreamName::Stdout, offset: 0, text: text.into(), matched: true },
+    let found = |number, text: &str, open| OutputSearchLine {
+        line: OutputLine { stream: StreamName::Stdout, offset: 0, text: text.into(), matched: true },
         number,
         open,
     };
@@ -265,14 +268,14 @@ fn matches_with_context() {
 
 #[test]
 fn explained_lines() {
-    let read = |verdict, command: Option<&str>, ampersands: &[[u64; 2]]| ReadResult {
+    let read = |verdict, command: Option<&str>, ampersands: &[[u64; 2]]| ShellReadResult {
         verdict,
         explanation: "What is done, and why.".into(),
         command: command.map(Into::into),
         shell: "/bin/bash".into(),
         ampersands: ampersands.to_vec(),
     };
-    let shown = |line: &str, read: &ReadResult| explained(&line.into(), read).join("\n");
+    let shown = |line: &str, read: &ShellReadResult| explained(&line.into(), read).join("\n");
     assert_eq!(
         shown("echo ä漢 & x &", &read(LineVerdict::Held, None, &[[11, 12], [15, 16]])),
         "held: What is done, and why.\n  shell  /bin/bash\n  line   echo ä漢 & x &\n                  ^   ^"

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{SearchCursor, SearchResult, StreamName};
+use belay_protocol::output::{OutputSearchCursor, OutputSearchResult, StreamName};
 use belay_record::convert::Wire as _;
 use belay_record::{Gap, LogReader, Slice, Stream};
 
@@ -75,7 +75,8 @@ fn search_page(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<
     let params = &search.params;
     let invalid = |error: &str| io::Error::new(io::ErrorKind::InvalidInput, error);
     let pattern = search.pattern.get().map_err(invalid)?;
-    let mut begin = params.cursor.unwrap_or(SearchCursor { at: params.after, ..SearchCursor::default() });
+    let mut begin =
+        params.cursor.unwrap_or(OutputSearchCursor { at: params.after, ..OutputSearchCursor::default() });
     // Only the output that exists when the search begins: otherwise the search of a task that
     // writes without pause would never end, and a line that is unfinished on one page would be
     // finished on the next.
@@ -87,7 +88,7 @@ fn search_page(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<
     let mut lines = Lines::at(place, log, limits.line_bytes)?;
     let mut page = Page::new(params, pattern, limits, begin);
     let mut flow = scan(log, search, limits, &mut lines, &mut page)?;
-    let mut resume = SearchCursor { until: None, ..page.settled };
+    let mut resume = OutputSearchCursor { until: None, ..page.settled };
     let finished = page.lines.len();
     if flow.is_continue() {
         // An unfinished line may still match when more of it is written.
@@ -108,7 +109,7 @@ fn search_page(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<
             StreamName::Stderr => resume.stderr = None,
         }
     }
-    let result = SearchResult { id: params.id.clone(), lines, gaps, next, bytes, complete };
+    let result = OutputSearchResult { id: params.id.clone(), lines, gaps, next, bytes, complete };
     Ok(Searched { result, resume })
 }
 

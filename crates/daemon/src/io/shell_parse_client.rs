@@ -12,7 +12,7 @@ use belay_os::fds;
 use belay_os::process::{self, Identity};
 use belay_os::signal::Signal;
 use belay_os::spawn::{Rlimit, Session, SpawnSpec};
-use belay_protocol::shell::{ReadParams, ReadResult};
+use belay_protocol::shell::{ShellReadParams, ShellReadResult};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
@@ -34,7 +34,7 @@ const RLIMITS: [Rlimit; 3] = [
 /// The largest answer that is read; every real answer is smaller.
 const ANSWER_BYTES: u64 = 4 * 1024 * 1024;
 
-pub(crate) fn run(hub: &Rc<Hub>, job: JobId, params: ReadParams) {
+pub(crate) fn run(hub: &Rc<Hub>, job: JobId, params: ShellReadParams) {
     let hub = Rc::clone(hub);
     tokio::task::spawn_local(async move {
         let result = parse(&hub, &params).await.ok().map(Box::new);
@@ -42,7 +42,7 @@ pub(crate) fn run(hub: &Rc<Hub>, job: JobId, params: ReadParams) {
     });
 }
 
-async fn parse(hub: &Hub, params: &ReadParams) -> io::Result<ReadResult> {
+async fn parse(hub: &Hub, params: &ShellReadParams) -> io::Result<ShellReadResult> {
     let question = serde_json::to_vec(params)?;
     let recipe = hub.recipe.clone();
     let started = hub.workers.spawner.run(move |()| start(&recipe)).await;

@@ -14,7 +14,7 @@ use belay_os::spawn::{Session, SpawnSpec, spawn};
 use belay_os::tree::{self, Exit, Tree};
 use belay_os::{Spawned, fds};
 use belay_protocol::Bytes;
-use belay_protocol::shell::{LineVerdict, ReadParams, ReadResult};
+use belay_protocol::shell::{LineVerdict, ShellReadParams, ShellReadResult};
 use belay_shell::{Answer, Reader, Reading, Shell, UNSET_FOR_CHECK, Verdict, explain};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -34,14 +34,14 @@ pub fn main() -> ExitCode {
         let mut request = Vec::new();
         io::stdin().read_to_end(&mut request)?;
         tree::become_subreaper()?;
-        let params: ReadParams = serde_json::from_slice(&request)?;
+        let params: ShellReadParams = serde_json::from_slice(&request)?;
         serde_json::to_writer(io::stdout(), &read(&params))?;
         io::stdout().flush()
     };
     if answer().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn read(params: &ReadParams) -> ReadResult {
+fn read(params: &ShellReadParams) -> ShellReadResult {
     let named = params.shell.clone().unwrap_or_else(|| Bytes::from("sh"));
     let shell = shell(&named, params.cwd.as_ref(), &params.env);
     let envp = environment(&params.env);
@@ -57,7 +57,7 @@ fn read(params: &ReadParams) -> ReadResult {
     result(&reading, named)
 }
 
-fn result(reading: &Reading, shell: Bytes) -> ReadResult {
+fn result(reading: &Reading, shell: Bytes) -> ShellReadResult {
     let (verdict, command) = match &reading.verdict {
         Verdict::Plain => (LineVerdict::Plain, None),
         Verdict::Detach { command } => (LineVerdict::Detach, Some(Bytes(command.clone()))),
@@ -65,7 +65,7 @@ fn result(reading: &Reading, shell: Bytes) -> ReadResult {
         Verdict::SyntaxError { .. } => (LineVerdict::SyntaxError, None),
     };
     let ampersands = reading.ampersands.iter().map(|place| [place.start as u64, place.end as u64]).collect();
-    ReadResult { verdict, explanation: explain(reading), command, shell, ampersands }
+    ShellReadResult { verdict, explanation: explain(reading), command, shell, ampersands }
 }
 
 /// The shell by its name, with the program that the name resolves to.
@@ -163,9 +163,9 @@ fn wait_for(fd: std::os::fd::BorrowedFd<'_>, until: Instant) -> Option<()> {
 mod tests {
     use super::*;
 
-    fn params(line: &str, shell: &str) -> ReadParams {
+    fn params(line: &str, shell: &str) -> ShellReadParams {
         let path = std::env::var("PATH").unwrap_or_default();
-        ReadParams {
+        ShellReadParams {
             line: Bytes::from(line),
             shell: Some(Bytes::from(shell)),
             cwd: None,

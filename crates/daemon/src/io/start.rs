@@ -15,7 +15,9 @@ use belay_os::daemonize::{Forked, ReadyPipe, daemonize};
 use belay_os::spawn::Rlimit;
 use belay_os::{fds, signal};
 use belay_protocol::Bytes;
-use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind, Enforcer};
+use belay_protocol::daemon::{
+    BudgetEnforcement, BudgetEnforcer, CgroupLayout, ContainmentInfo, ContainmentKind,
+};
 use belay_protocol::vars;
 
 use super::daemon_log;
@@ -230,7 +232,7 @@ fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
     let name = format!("belay-{}", &crate::keyed_hash::keyed(&[0; 32], home.as_os_str().as_bytes())[..12]);
     if !settings.cgroup() {
         let why = format!("cgroups are switched off by {}", settings.source(Key::Cgroup));
-        let budgets = BudgetsHeld { why: Some(why.clone()), ..BudgetsHeld::default() };
+        let budgets = BudgetEnforcement { why: Some(why.clone()), ..BudgetEnforcement::default() };
         let (kind, layout) = (ContainmentKind::Subreaper, CgroupLayout::Off);
         return ContainmentInfo { kind, layout, cgroup: None, why, budgets };
     }
@@ -242,8 +244,8 @@ fn containment(home: &Path, settings: &Settings) -> ContainmentInfo {
         Layout::None => CgroupLayout::None,
     };
     let kind = if usable.is_some() { ContainmentKind::Cgroup } else { ContainmentKind::Subreaper };
-    let enforcer = |by_kernel| if by_kernel { Enforcer::Kernel } else { Enforcer::Sampling };
-    let budgets = BudgetsHeld {
+    let enforcer = |by_kernel| if by_kernel { BudgetEnforcer::Kernel } else { BudgetEnforcer::Sampling };
+    let budgets = BudgetEnforcement {
         memory: enforcer(limits.memory),
         processes: enforcer(limits.processes),
         why: limits.why.or_else(|| usable.is_none().then(|| why.clone())),

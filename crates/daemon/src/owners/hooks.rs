@@ -7,11 +7,9 @@ use std::collections::BTreeMap;
 use belay_journal::Loaded;
 use belay_protocol::Bytes;
 use belay_protocol::error::RpcError;
-use belay_protocol::life::{ClockName, End, StartStage, StopCause};
+use belay_protocol::life::{ClockName, StartStage, StopCause, TaskEnd};
 use belay_protocol::shim::EndRecord;
-use belay_protocol::task::{
-    AnswerWhen, Budgets, Command, NoLimit, OnDisconnect, Outcome, StartParams, TaskInfo,
-};
+use belay_protocol::task::{NoLimit, Outcome, ShellCommand, TaskInfo, TaskStartParams};
 use belay_protocol::vars;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +39,7 @@ pub(crate) enum HookPart {
 struct HookDoc {
     /// The task that has ended.
     task: String,
-    command: Command,
+    command: ShellCommand,
     cwd: Bytes,
     /// The variables that describe the task to the hook.
     facts: BTreeMap<String, String>,
@@ -86,12 +84,12 @@ impl<H: Host> Core<H> {
             Some(HookPart::Below) => return,
             None => {}
         }
-        let line = |line: &String| Command::Line { line: Bytes::from(line.as_str()), shell: None };
+        let line = |line: &String| ShellCommand::Line { line: Bytes::from(line.as_str()), shell: None };
         let own = stored.doc.notify.as_ref().map(line);
         let set = self.ctx.config.on_end.as_ref().map(|hook| match hook {
             settings::Hook::Line(text) => line(text),
             settings::Hook::Program(words) => {
-                Command::Argv(words.iter().map(|word| Bytes::from(word.as_str())).collect())
+                ShellCommand::Argv { argv: words.iter().map(|word| Bytes::from(word.as_str())).collect() }
             }
         });
         let keys = [(own, stored.id.clone()), (set, format!("{}.on_end", stored.id))];
@@ -114,8 +112,9 @@ impl<H: Host> Core<H> {
     /// A run that never began, because no shim could be started, is repeated. Any other run counts
     /// as done.
     fn hook_run_ended(&mut self, key: &str, end: Option<&EndRecord>) {
-        let never_began = end
-            .is_some_and(|end| matches!(&end.end, End::Spawn { error } if error.stage == StartStage::Holder));
+        let never_began = end.is_some_and(
+            |end| matches!(&end.end, TaskEnd::Spawn { error } if error.stage == StartStage::Holder),
+        );
         let Some(doc) = self.hooks.running.remove(key) else { return self.store_hook(key, None) };
         if never_began && doc.tries < bounds::HOOK_TRIES {
             tracing::info!(hook = key, tries = doc.tries, "hook was not started: retrying");
@@ -215,34 +214,20 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    fn hook_params(&self, key: &str, doc: &HookDoc) -> StartParams {
+    fn hook_params(&self, key: &str, doc: &HookDoc) -> TaskStartParams {
         let cwd_exists = self.ctx.host.is_dir(std::path::Path::new(doc.cwd.as_os_str()));
         let token = match doc.tries {
             1 => format!("{DOC_KIND}:{key}"),
             n => format!("{DOC_KIND}:{key}:{n}"),
         };
-        StartParams {
-            command: doc.command.clone(),
-            cwd: if cwd_exists { doc.cwd.clone() } else { Bytes::from("/") },
+        let cwd = if cwd_exists { doc.cwd.clone() } else { Bytes::from("/") };
+        let facts = doc.facts.iter();
+        TaskStartParams {
             env: self.ctx.config.hook_env.clone(),
-            set_env: doc
-                .facts
-                .iter()
-                .map(|(name, value)| (name.clone(), Bytes::from(value.as_str())))
-                .collect(),
+            set_env: facts.map(|(name, value)| (name.clone(), Bytes::from(value.as_str()))).collect(),
             name: Some(format!("notify {}", doc.task)),
-            umask: None,
-            rlimits: Vec::new(),
-            stdin: false,
-            pty: None,
-            stdin_from: None,
-            merge: false,
             detached: true,
-            timeout_ms: None,
-            on_timeout: None,
-            on_disconnect: OnDisconnect::default(),
             ttl_ms: Some(bounds::HOOK_TTL_MS),
-            silence_ms: None,
             // The default limits of the settings do not apply to hooks of the settings. A session's
             // limits apply to its hooks.
             no_limits: if doc.place.is_none() {
@@ -250,20 +235,9 @@ impl<H: Host> Core<H> {
             } else {
                 Vec::new()
             },
-            grace_ms: None,
-            output_limit_bytes: None,
-            budgets: Budgets::default(),
-            notify: None,
             // A caller that has already used this token must not prevent the hook from running.
             token: Some(token).filter(|token| self.tasks.by_token(token).is_none()),
-            stall: None,
-            retries: 0,
-            retry_delay_ms: None,
-            session: None,
-            keep: false,
-            lane: None,
-            answer: AnswerWhen::Started,
-            follow: false,
+            ..TaskStartParams::new(doc.command.clone(), cwd)
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::host::Host;
 use crate::requests::{Caller, Scope};
 use crate::runtime::{Core, Table};
 use crate::tasks::{StoredTask, Task, TaskEnded};
+use belay_protocol::task::StopFence;
 use fences::refused;
 use stored::LaneDoc;
 
@@ -269,7 +270,7 @@ impl<H: Host> Core<H> {
             let order = StopOrder::new(Level::Terminate, self.actor(caller, None), Some(&reason));
             // An owner that replaces its own task is not fenced.
             if self.tasks.get(&task).and_then(|task| owner_in(task.stored())) != own {
-                self.fence_owner(caller, &task, &order);
+                self.fence_owner(caller, &task, &order, StopFence::Auto);
             }
             self.order_stop(&task, order);
         }

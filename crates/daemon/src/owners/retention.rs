@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use belay_journal::{EventRule, ExpiredTask, Loaded, Query, Rows, TaskRule};
-use belay_protocol::daemon::GcResult;
+use belay_protocol::daemon::DaemonGcResult;
 use belay_protocol::error::RpcError;
 use belay_protocol::event::{Event, EventKind};
 
@@ -130,7 +130,7 @@ impl Retention {
 /// `daemon/gc` while it runs.
 #[derive(Debug)]
 pub(crate) struct CollectReply {
-    done: GcResult,
+    done: DaemonGcResult,
 }
 
 impl Reply for CollectReply {
@@ -195,7 +195,8 @@ impl<H: Host> Core<H> {
         if dry_run {
             self.report_collection(caller, all);
         } else {
-            let reply = self.defer_reply(caller.clone(), CollectReply { done: GcResult::default() }, None);
+            let reply =
+                self.defer_reply(caller.clone(), CollectReply { done: DaemonGcResult::default() }, None);
             self.begin_collection(Some(reply), all);
         }
         Answer::Later
@@ -207,7 +208,7 @@ impl<H: Host> Core<H> {
         self.await_worker(caller, |core, finish| {
             core.read_journal(query, move |core, rows| {
                 let make = move |_: &mut Self, caller: &Caller| {
-                    let mut result = GcResult { dry_run: true, ..GcResult::default() };
+                    let mut result = DaemonGcResult { dry_run: true, ..DaemonGcResult::default() };
                     if let Rows::Expired(tasks) = rows? {
                         for task in tasks {
                             result.freed_bytes += task.output_bytes;

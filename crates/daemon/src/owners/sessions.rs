@@ -10,7 +10,7 @@ pub(crate) use handlers::DrainedReply;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use belay_protocol::session::{Hold, Leftover, OnEnd, SessionState};
+use belay_protocol::session::{OnSessionEnd, SessionHold, SessionState, UnfinishedTask};
 use serde::{Deserialize, Serialize};
 
 use crate::defaults::Defaults;
@@ -32,11 +32,11 @@ struct SessionDoc {
     parent: Option<String>,
     /// The sessions and tasks above it, outermost first.
     lineage: Vec<String>,
-    hold: Hold,
-    on_end: OnEnd,
+    hold: SessionHold,
+    on_end: OnSessionEnd,
     lease_ms: u64,
     grace_ms: u64,
-    defaults: belay_protocol::session::Defaults,
+    defaults: belay_protocol::session::SessionDefaults,
     max_tasks: Option<u64>,
     /// A keyed hash of its token.
     proof: String,
@@ -46,7 +46,10 @@ struct SessionDoc {
     ended_by: Option<String>,
     reason: Option<String>,
     /// Tasks that did not end properly in it.
-    left: Vec<Leftover>,
+    left: Vec<UnfinishedTask>,
+    /// The number of the last event about it.
+    #[serde(default)]
+    last_event: u64,
 }
 
 #[derive(Debug)]
@@ -71,11 +74,11 @@ impl Session {
             name: None,
             parent: None,
             lineage: Vec::new(),
-            hold: Hold::Nothing,
-            on_end: OnEnd::Keep,
+            hold: SessionHold::Nothing,
+            on_end: OnSessionEnd::Keep,
             lease_ms: 0,
             grace_ms: 0,
-            defaults: belay_protocol::session::Defaults::default(),
+            defaults: belay_protocol::session::SessionDefaults::default(),
             max_tasks: None,
             proof: String::new(),
             opened_ms: 0,
@@ -84,6 +87,7 @@ impl Session {
             ended_by: None,
             reason: None,
             left: Vec::new(),
+            last_event: 0,
         })
     }
 
@@ -99,11 +103,11 @@ impl Session {
         self.doc.reason.as_deref()
     }
 
-    pub(crate) const fn on_end(&self) -> OnEnd {
+    pub(crate) const fn on_end(&self) -> OnSessionEnd {
         self.doc.on_end
     }
 
-    pub(crate) const fn defaults(&self) -> &belay_protocol::session::Defaults {
+    pub(crate) const fn defaults(&self) -> &belay_protocol::session::SessionDefaults {
         &self.doc.defaults
     }
 
@@ -193,15 +197,6 @@ impl Sessions {
         own.into_iter().chain(above).map(|session| Defaults::from(session.doc.defaults)).collect()
     }
 
-    /// The sessions that this connection holds.
-    pub(crate) fn held_by(&self, client: ClientId) -> impl Iterator<Item = &String> {
-        self.by_holder.of(&client)
-    }
-
-    fn is_held_by(&self, id: &str, client: ClientId) -> bool {
-        self.all.get(id).is_some_and(|session| session.holders.contains(&client))
-    }
-
     /// The open sessions below this session or task.
     fn open_below(&self, id: &str) -> Vec<String> {
         let below = self.below.of(id);
@@ -258,7 +253,7 @@ impl Sessions {
             self.all.get_mut(id).is_some_and(|session| {
                 session.holders.remove(&client)
                     && session.holders.is_empty()
-                    && session.doc.hold == Hold::Connection
+                    && session.doc.hold == SessionHold::Connection
             })
         };
         held.into_iter().filter(is_lost).collect()

@@ -3,8 +3,8 @@
 
 use belay_model::{Policy, TaskId};
 use belay_protocol::Bytes;
-use belay_protocol::error::RpcError;
-use belay_protocol::task::{Command, StallParams, StartParams};
+use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::task::{ShellCommand, ShellSpec, StallParams, TaskSpec, TaskStartParams};
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use crate::config::bounds;
@@ -25,13 +25,13 @@ fn check_name(name: Option<&str>) -> Result<(), RpcError> {
 }
 
 /// Checks the parameters of a start.
-pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
-    match &params.command {
-        Command::Argv(argv) if argv.first().is_none_or(|program| program.0.is_empty()) => {
-            return Err(RpcError::invalid("command", "there is no command to run"));
+pub(crate) fn check(params: &TaskStartParams) -> Result<(), RpcError> {
+    match &params.spec {
+        TaskSpec::Shell(shell) => check_shell(shell)?,
+        TaskSpec::Agent(_) => {
+            let message = "this version of the daemon starts no agents";
+            return Err(RpcError::new(ErrorKind::Unsupported, message).field("spec").hint("use kind shell"));
         }
-        Command::Argv(argv) => no_zero_bytes("command", argv)?,
-        Command::Line { line, shell } => check_line(line, shell.as_ref())?,
     }
     no_zero_bytes("cwd", std::slice::from_ref(&params.cwd))?;
     if !params.cwd.0.starts_with(b"/") {
@@ -49,11 +49,6 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
             ));
         }
     }
-    check_text("stdin_from", params.stdin_from.as_deref(), bounds::SOCKET_NAME_BYTES)?;
-    if params.stdin_from.is_some() && (params.stdin || params.pty.is_some()) {
-        let message = "stdin_from cannot be combined with stdin or pty";
-        return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
-    }
     check_retries(params)?;
     check_stall(params.stall)?;
     check_name(params.name.as_deref())?;
@@ -70,9 +65,6 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     }
     defaults::check(params)?;
     check_hook(params.notify.as_deref())?;
-    if let Some(size) = params.pty {
-        check_size("pty", size)?;
-    }
     if params.umask.is_some_and(|umask| umask > 0o777) {
         return Err(RpcError::invalid("umask", "the umask must be at most 0777"));
     }
@@ -84,14 +76,30 @@ pub(crate) fn check(params: &StartParams) -> Result<(), RpcError> {
     Ok(())
 }
 
-fn check_retries(params: &StartParams) -> Result<(), RpcError> {
+fn check_shell(shell: &ShellSpec) -> Result<(), RpcError> {
+    match &shell.command {
+        ShellCommand::Argv { argv } if argv.first().is_none_or(|program| program.0.is_empty()) => {
+            return Err(RpcError::invalid("command", "there is no command to run"));
+        }
+        ShellCommand::Argv { argv } => no_zero_bytes("command", argv)?,
+        ShellCommand::Line { line, shell } => check_line(line, shell.as_ref())?,
+    }
+    check_text("stdin_from", shell.stdin_from.as_deref(), bounds::SOCKET_NAME_BYTES)?;
+    if shell.stdin_from.is_some() && (shell.stdin || shell.pty.is_some()) {
+        let message = "stdin_from cannot be combined with stdin or pty";
+        return Err(RpcError::invalid("stdin_from", message).hint("leave out stdin and pty, or stdin_from"));
+    }
+    shell.pty.map_or(Ok(()), |size| check_size("pty", size))
+}
+
+fn check_retries(params: &TaskStartParams) -> Result<(), RpcError> {
     if params.retries > Policy::MAX_RETRIES {
         let message = format!("at most {} retries are allowed", Policy::MAX_RETRIES);
         return Err(
             RpcError::invalid("retries", message).hint("for more attempts, use a loop in the command")
         );
     }
-    if params.retries > 0 && params.stdin_from.is_some() {
+    if params.retries > 0 && params.spec.shell().is_some_and(|shell| shell.stdin_from.is_some()) {
         let message = "retries cannot be combined with stdin_from, which can be read only once";
         return Err(RpcError::invalid("retries", message).hint("leave out retries, or stdin_from"));
     }

@@ -2,7 +2,7 @@
 //! `access`.
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::methods::Call;
+use belay_protocol::methods::{Call, Notify};
 use belay_protocol::read_json;
 use belay_protocol::rpc::{Answer as AnswerMessage, Notification, Request, RequestId, Version};
 use serde::Serialize;
@@ -88,6 +88,11 @@ pub(crate) fn line<M: Serialize>(message: &M) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// A notification as it goes out.
+pub(crate) fn notification_line<N: Notify>(params: &N::Params) -> Option<Vec<u8>> {
+    line(&Notification { jsonrpc: Version::V2, method: N::NAME, params }).ok()
+}
+
 /// The message of an error, unless it may quote what the client sent: an environment, input for a task, a token. The field at
 /// fault is not loggable either: of an unknown one, the name is whatever the client sent.
 pub(crate) fn loggable_cause(error: &RpcError) -> Option<&str> {
@@ -108,6 +113,9 @@ pub(crate) fn loggable_cause(error: &RpcError) -> Option<&str> {
         | ErrorKind::Busy
         | ErrorKind::Deadline
         | ErrorKind::DiskFull
+        | ErrorKind::Unsupported
+        | ErrorKind::Cancelled
+        | ErrorKind::Stale
         | ErrorKind::Version
         | ErrorKind::ShuttingDown
         | ErrorKind::Internal => Some(&error.message),
@@ -161,22 +169,28 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// So many bytes have left at once. True if the client follows something and there may be more for it.
+    /// So many bytes have left at once. True if something follows from it: the client follows something and there may be more for
+    /// it, or it has all output of an ended task.
     pub fn bytes_left(&mut self, client: ClientId, bytes: usize) -> bool {
         let Some(state) = self.requests.clients.get_mut(&client) else { return false };
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
-        !state.follows.is_empty() || self.events.is_behind(client, self.ctx.journal.last_event())
+        let has_left = state.queued_bytes == 0 && self.tasks.owes_output(client);
+        has_left || !state.follows.is_empty() || self.events.is_behind(client, self.ctx.journal.last_event())
     }
 
     pub(crate) fn client_written(&mut self, client: ClientId, bytes: usize) {
         let Some(state) = self.requests.clients.get_mut(&client) else { return };
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
-        if state.queued_bytes > bounds::CLIENT_QUEUE_BYTES / 2 {
+        let queued_bytes = state.queued_bytes;
+        if queued_bytes > bounds::CLIENT_QUEUE_BYTES / 2 {
             return;
         }
         let follows = state.follows.clone();
+        if queued_bytes == 0 {
+            self.output_has_left(client);
+        }
         self.send_available_to(&follows);
-        self.serve_event_follower(client);
+        self.serve_event_follows(client);
     }
 
     /// A client that leaves takes nothing with it but its own waits: its tasks follow their policies.
@@ -187,6 +201,7 @@ impl<H: Host> Core<H> {
             self.drop_follow(follow);
         }
         self.events.drop_client(client);
+        self.drop_unsent_output(client);
         self.caller_gone(client);
         self.session_holder_gone(client);
         for reply in self.requests.of_client(client) {
@@ -251,8 +266,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    pub(crate) fn notify<P: Serialize>(&mut self, client: ClientId, method: &str, params: &P) {
-        if let Ok(line) = line(&Notification { jsonrpc: Version::V2, method, params }) {
+    pub(crate) fn notify<N: Notify>(&mut self, client: ClientId, params: &N::Params) {
+        if let Some(line) = notification_line::<N>(params) {
             self.send_lines(client, line, false);
         }
     }

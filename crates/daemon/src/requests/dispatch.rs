@@ -11,7 +11,7 @@ use crate::runtime::Core;
 impl<H: Host> Core<H> {
     pub(super) fn call(&mut self, caller: &Caller, call: Call) -> Result<Answer, RpcError> {
         let Some(client) = self.requests.client(caller.client) else { return Ok(Answer::Sent) };
-        if !client.said_hello && !matches!(call, Call::Hello(_)) {
+        if !client.said_hello && !matches!(call, Call::DaemonHello(_)) {
             return Err(RpcError::new(ErrorKind::Version, "the first call of a connection is daemon/hello")
                 .hint("send {\"method\": \"daemon/hello\", \"params\": {\"client\": \"NAME VERSION\", \"protocol\": 1}}"));
         }
@@ -23,7 +23,7 @@ impl<H: Host> Core<H> {
             .hint(format!("at most {} at a time", bounds::PENDING_PER_CLIENT)));
         }
         match call {
-            Call::Hello(params) => self.hello(caller, &params),
+            Call::DaemonHello(params) => self.hello(caller, &params),
             Call::DaemonStatus(params) => Ok(self.daemon_status(caller, *params)),
             Call::DaemonDoctor(_) => self.daemon_doctor(caller),
             Call::DaemonStop(params) => self.daemon_stop(caller, &params),
@@ -56,6 +56,8 @@ impl<H: Host> Core<H> {
             Call::OutputUnfollow(params) => self.output_unfollow(caller, *params),
             Call::EventRead(params) => self.event_read(caller, *params),
             Call::EventFollow(params) => self.event_follow(caller, *params),
+            Call::EventUnfollow(params) => self.event_unfollow(caller, &params),
+            Call::CallCancel(params) => Ok(self.call_cancel(caller, &params)),
         }
     }
 }

@@ -233,6 +233,13 @@ impl Requests {
         self.replies.get(&id).is_some_and(|pending| pending.reply.survives_client())
     }
 
+    /// The work behind a reply goes on, and its caller gets nothing more of it.
+    pub(super) fn forget_caller(&mut self, id: ReplyId) {
+        if let Some(pending) = self.replies.get_mut(&id) {
+            pending.caller.request = None;
+        }
+    }
+
     /// The end of one of its tasks is reported to a reply. None: there is no such reply.
     pub(crate) fn report_end(&mut self, id: ReplyId, ended: &TaskEnded) -> Option<(Progress, bool)> {
         // A reply about several tasks does not name this one any more once it knows of its end.

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use belay_model::StopOrder;
 
 use crate::host::Host;
-use crate::input::ClientId;
 use crate::requests::{Caller, ReplyId};
 use crate::runtime::Core;
+use belay_protocol::task::StopFence;
 
 /// How many items of a backlog one step takes.
 const SLICE: usize = 64;
@@ -24,7 +24,7 @@ pub(crate) enum Work {
     /// Send the next piece of output to this subscription.
     SendOutput(u64),
     /// Send the next page of events to this follower.
-    SendEvents(ClientId),
+    SendEvents(u64),
     /// Continue this `event/read`.
     ReadEvents(ReplyId),
 }
@@ -50,13 +50,13 @@ impl<H: Host> Core<H> {
         let Some(work) = self.backlog.pop_front() else { return };
         match work {
             Work::SendOutput(follow) => self.send_queued(follow),
-            Work::SendEvents(client) => self.send_queued_events(client),
+            Work::SendEvents(follow) => self.send_queued_events(follow),
             Work::ReadEvents(reply) => self.reply_due(reply),
             Work::Stop { mut tasks, order, fence_for } => {
                 for _ in 0..SLICE {
                     let Some(task) = tasks.pop_front() else { break };
                     if let Some(caller) = &fence_for {
-                        self.fence_owner(caller, &task, &order);
+                        self.fence_owner(caller, &task, &order, StopFence::Auto);
                     }
                     self.order_stop(&task, order.clone());
                 }

@@ -66,7 +66,7 @@ impl JournalWriter {
 
     // --- recording ---
 
-    pub(crate) fn record(&mut self, now: Moment, event: &Event, lineage: &[String]) {
+    pub(crate) fn record(&mut self, now: Moment, event: &Event, lineage: &[String]) -> u64 {
         let seq = self.next_event();
         self.batch.events.push(EventRow {
             seq,
@@ -78,6 +78,13 @@ impl JournalWriter {
             // An event always serialises; if one did not, readers see it as lost.
             body: serde_json::to_string(event).unwrap_or_else(|_| "{}".to_owned()),
         });
+        seq
+    }
+
+    /// The tasks that the events of this batch are about, each with the number of its event.
+    fn events_of_tasks(&self) -> Vec<(String, u64)> {
+        let events = self.batch.events.iter();
+        events.filter_map(|event| Some((event.task.clone()?, event.seq))).collect()
     }
 
     pub(crate) fn put_task(&mut self, task: &StoredTask) {
@@ -228,6 +235,9 @@ pub(crate) fn lineage_column(lineage: &[String]) -> String {
 impl<H: Host> Core<H> {
     /// Makes everything recorded so far durable, and lets the effects leave that wait for it.
     pub(crate) fn commit(&mut self) -> Result<(), belay_journal::Error> {
+        for (task, event) in self.ctx.journal.events_of_tasks() {
+            self.tasks.note_event(&task, event);
+        }
         for task in self.tasks.take_changed() {
             if let Some(task) = self.tasks.get(&task) {
                 self.ctx.journal.put_task(task.stored());

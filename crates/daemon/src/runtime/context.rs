@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use belay_protocol::Timestamp;
-use belay_protocol::daemon::NoticeInfo;
+use belay_protocol::daemon::DaemonNotice;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
 use belay_protocol::shim::ToShim;
@@ -28,7 +28,7 @@ pub(crate) struct Context<H> {
     pub(crate) journal: JournalWriter,
     pub(crate) effects: Effects,
     timers: Timers,
-    notices: VecDeque<NoticeInfo>,
+    notices: VecDeque<DaemonNotice>,
     last_number: u64,
 }
 
@@ -84,9 +84,9 @@ impl<H: Host> Context<H> {
 
     // --- the journal ---
 
-    /// Records an event. `lineage`: the ids of everything above its subject, outermost first.
-    pub(crate) fn record(&mut self, event: Event, lineage: &[String]) {
-        self.journal.record(self.now, &event, lineage);
+    /// Records an event and returns its number. `lineage`: the ids of everything above its subject, outermost first.
+    pub(crate) fn record(&mut self, event: Event, lineage: &[String]) -> u64 {
+        self.journal.record(self.now, &event, lineage)
     }
 
     // --- numbers ---
@@ -117,10 +117,10 @@ impl<H: Host> Context<H> {
             self.notices.pop_front();
         }
         let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
-        self.notices.push_back(NoticeInfo { at: Timestamp(self.now.wall_ms), message, hint });
+        self.notices.push_back(DaemonNotice { at: Timestamp(self.now.wall_ms), message, hint });
     }
 
-    pub(crate) fn notices(&self) -> impl Iterator<Item = &NoticeInfo> {
+    pub(crate) fn notices(&self) -> impl Iterator<Item = &DaemonNotice> {
         self.notices.iter()
     }
 }

@@ -165,6 +165,7 @@ impl<H: Host> Core<H> {
             Timer::AdoptionDeadline => self.start_serving(),
             Timer::ReconnectShim(shim) => self.reconnect_shim(shim),
             Timer::CallerDeadline(task) => self.caller_missed(&task),
+            Timer::OrphanOutput(shim, task) => self.orphan_output_due(shim, task),
             Timer::ResubmitDeadline(task) => self.resubmit_missed(&task),
             Timer::DropAcknowledged => self.drop_acknowledged_completions(),
             Timer::SampleBudgets => self.sample_budgets(),

@@ -7,19 +7,21 @@ mod output;
 
 use std::collections::HashMap;
 
-use belay_protocol::daemon::{GcParams, HelloParams, StatusParams};
+use belay_protocol::daemon::{DaemonGcParams, DaemonHelloParams, DaemonStatusParams};
 use belay_protocol::lane::LaneParams;
-use belay_protocol::life::{End, ExitStatus, OutputInfo};
+use belay_protocol::life::{ExitStatus, OutputInfo, TaskEnd};
 use belay_protocol::methods::{
-    DaemonGc, DaemonStatus, Hello as HelloMethod, Method, SessionClose, SessionOpen, SessionRenew,
+    DaemonGc, DaemonHello as HelloMethod, DaemonStatus, Method, SessionClose, SessionOpen, SessionRenew,
     SessionWait, TaskList, TaskRemove, TaskStart, TaskStop, TaskWait,
 };
 use belay_protocol::rpc::{Incoming, Outgoing, RequestId, Version};
-use belay_protocol::session::{CloseParams, OpenParams, RenewParams, WaitParams as SessionWaitParams};
+use belay_protocol::session::{SessionCloseParams, SessionOpenParams, SessionRenewParams, SessionWaitParams};
 use belay_protocol::shim::{
     EndRecord, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, ToShim,
 };
-use belay_protocol::task::{ListParams, RemoveParams, StartParams, Status, StopParams, WaitParams};
+use belay_protocol::task::{
+    TaskListParams, TaskRemoveParams, TaskStartParams, TaskStatus, TaskStopParams, TaskWaitParams,
+};
 
 use super::table::visited;
 use crate::config::bounds;
@@ -69,7 +71,7 @@ impl Fixture {
 
     fn connect(&mut self, client: ClientId) {
         self.tell(Input::ClientConnected { client, uid: 0, ancestors: vec![7], in_task: false });
-        let hello = HelloParams { client: "test".to_owned(), protocol: 1, token: None };
+        let hello = DaemonHelloParams { client: "test".to_owned(), protocol: 1, token: None };
         self.call::<HelloMethod>(client, &hello);
     }
 
@@ -126,7 +128,7 @@ impl Fixture {
             }
             ToShim::Stop { order } => {
                 self.report(shim, LifeEvent::Stop { order: order.clone() }, None);
-                let end = End::Cancelled { order, exit: None };
+                let end = TaskEnd::Cancelled { order, exit: None };
                 self.report(shim, LifeEvent::TreeEmpty, Some(end));
             }
             ToShim::Ack { .. } => {
@@ -137,7 +139,7 @@ impl Fixture {
         }
     }
 
-    fn report(&mut self, shim: ShimId, event: LifeEvent, end: Option<End>) {
+    fn report(&mut self, shim: ShimId, event: LifeEvent, end: Option<TaskEnd>) {
         let Some((task, number)) = self.holds.get_mut(&shim) else { return };
         *number += 1;
         let output = OutputInfo { bytes: self.output_bytes, on_disk: true, ..OutputInfo::default() };
@@ -174,15 +176,15 @@ impl Fixture {
         self.reply::<M>(id).unwrap_or_else(|| panic!("{} was not answered", M::NAME))
     }
 
-    fn start(&mut self, change: impl FnOnce(&mut StartParams)) -> String {
-        let command = r#"{"command": {"argv": ["x"]}, "cwd": "/", "detached": true}"#;
-        let mut params: StartParams = serde_json::from_str(command).unwrap();
+    fn start(&mut self, change: impl FnOnce(&mut TaskStartParams)) -> String {
+        let command = r#"{"spec": {"kind": "shell", "command": {"kind": "argv", "argv": ["x"]}}, "cwd": "/", "detached": true}"#;
+        let mut params: TaskStartParams = serde_json::from_str(command).unwrap();
         change(&mut params);
         self.call::<TaskStart>(CLIENT, &params).id
     }
 
     fn open_session(&mut self) -> String {
-        let params = OpenParams { lease_ms: Some(100_000_000), ..OpenParams::default() };
+        let params = SessionOpenParams { lease_ms: Some(100_000_000), ..SessionOpenParams::default() };
         self.call::<SessionOpen>(CLIENT, &params).session.id
     }
 
@@ -192,9 +194,9 @@ impl Fixture {
 
     fn exit(&mut self, task: &str) {
         let shim = self.shim_of(task);
-        let exit = ExitStatus::Code(0);
+        let exit = ExitStatus::Code { code: 0 };
         self.report(shim, LifeEvent::LeaderExited { exit }, None);
-        self.report(shim, LifeEvent::TreeEmpty, Some(End::Exited { exit }));
+        self.report(shim, LifeEvent::TreeEmpty, Some(TaskEnd::Exited { exit }));
         self.pass_time();
     }
 
@@ -255,21 +257,21 @@ fn work(live: usize) -> Vec<(&'static str, u64)> {
     counts.push((
         "wait by name",
         fixture.count(|fixture| {
-            let params = WaitParams { timeout_ms: Some(1), ..WaitParams::for_end("alone") };
+            let params = TaskWaitParams { timeout_ms: Some(1), ..TaskWaitParams::for_end("alone") };
             fixture.call::<TaskWait>(CLIENT, &params);
         }),
     ));
     counts.push((
         "stop",
         fixture.count(|fixture| {
-            let params: StopParams = serde_json::from_str(&format!(r#"{{"id": "{stopped}"}}"#)).unwrap();
+            let params: TaskStopParams = serde_json::from_str(&format!(r#"{{"id": "{stopped}"}}"#)).unwrap();
             fixture.call::<TaskStop>(CLIENT, &params);
         }),
     ));
     counts.push((
         "list",
         fixture.count(|fixture| {
-            let params = ListParams { limit: Some(5), ..ListParams::default() };
+            let params = TaskListParams { limit: Some(5), ..TaskListParams::default() };
             fixture.call::<TaskList>(CLIENT, &params);
         }),
     ));
@@ -277,7 +279,7 @@ fn work(live: usize) -> Vec<(&'static str, u64)> {
         "client",
         fixture.count(|fixture| {
             fixture.connect(ClientId(2));
-            fixture.call::<DaemonStatus>(ClientId(2), &StatusParams::default());
+            fixture.call::<DaemonStatus>(ClientId(2), &DaemonStatusParams::default());
             fixture.tell(Input::ClientGone { client: ClientId(2) });
         }),
     ));
@@ -286,10 +288,10 @@ fn work(live: usize) -> Vec<(&'static str, u64)> {
         fixture.count(|fixture| {
             let id = fixture.open_session();
             let task = fixture.start(|params| params.session = Some(id.clone()));
-            fixture.call::<SessionRenew>(CLIENT, &RenewParams { id: id.clone() });
+            fixture.call::<SessionRenew>(CLIENT, &SessionRenewParams { id: id.clone() });
             fixture.exit(&task);
             fixture.call::<SessionWait>(CLIENT, &SessionWaitParams { id: id.clone(), timeout_ms: None });
-            let close = CloseParams { id, on_end: None, reason: None, actor: None };
+            let close = SessionCloseParams { id, on_end: None, reason: None, actor: None };
             fixture.call::<SessionClose>(CLIENT, &close);
         }),
     ));
@@ -321,10 +323,10 @@ fn starts_with_token_of_removed_task_name_one_task() {
         fixture.connect(client);
     }
     fixture.daemon.workers_hang = true;
-    let params: RemoveParams = serde_json::from_str(&format!(r#"{{"id": "{removed}"}}"#)).unwrap();
+    let params: TaskRemoveParams = serde_json::from_str(&format!(r#"{{"id": "{removed}"}}"#)).unwrap();
     fixture.send::<TaskRemove>(CLIENT, &params);
-    let command = r#"{"command": {"argv": ["x"]}, "cwd": "/", "detached": true, "token": "once"}"#;
-    let params: StartParams = serde_json::from_str(command).unwrap();
+    let command = r#"{"spec": {"kind": "shell", "command": {"kind": "argv", "argv": ["x"]}}, "cwd": "/", "detached": true, "token": "once"}"#;
+    let params: TaskStartParams = serde_json::from_str(command).unwrap();
     let starts = others.map(|client| fixture.send::<TaskStart>(client, &params));
     fixture.daemon.workers_hang = false;
     let hanging = std::mem::take(&mut fixture.hanging);
@@ -342,7 +344,7 @@ fn leave_with_waits(waits: usize) -> u64 {
     let task = fixture.start(|_| ());
     let client = ClientId(2);
     fixture.connect(client);
-    let params: WaitParams =
+    let params: TaskWaitParams =
         serde_json::from_str(&format!(r#"{{"id": "{task}", "silence_ms": 60000}}"#)).unwrap();
     for _ in 0..waits {
         fixture.send::<TaskWait>(client, &params);
@@ -367,16 +369,16 @@ fn hanging_workers_delay_no_other_call() {
     let other = ClientId(2);
     fixture.connect(other);
     // Each of these waits for a worker.
-    let all = ListParams { all: true, ..ListParams::default() };
+    let all = TaskListParams { all: true, ..TaskListParams::default() };
     let list = fixture.send::<TaskList>(CLIENT, &all);
-    let gc = fixture.send::<DaemonGc>(CLIENT, &GcParams { all: true, dry_run: false });
+    let gc = fixture.send::<DaemonGc>(CLIENT, &DaemonGcParams { all: true, dry_run: false });
     fixture.pass_time();
     // None of these does.
-    fixture.call::<DaemonStatus>(other, &StatusParams::default());
+    fixture.call::<DaemonStatus>(other, &DaemonStatusParams::default());
     let task = fixture.start(|_| ());
-    let params: StopParams = serde_json::from_str(&format!(r#"{{"id": "{task}"}}"#)).unwrap();
+    let params: TaskStopParams = serde_json::from_str(&format!(r#"{{"id": "{task}"}}"#)).unwrap();
     fixture.call::<TaskStop>(other, &params);
-    fixture.call::<TaskWait>(other, &WaitParams::for_end(task.as_str()));
+    fixture.call::<TaskWait>(other, &TaskWaitParams::for_end(task.as_str()));
     assert!(fixture.reply::<TaskList>(list).is_none() && fixture.reply::<DaemonGc>(gc).is_none());
     // When the workers go on, everything is answered, with what happened meanwhile.
     fixture.daemon.workers_hang = false;
@@ -384,6 +386,6 @@ fn hanging_workers_delay_no_other_call() {
     let effects = fixture.daemon.work(hanging);
     fixture.execute(effects);
     let listed = fixture.reply::<TaskList>(list).expect("the list is answered").tasks;
-    assert!(listed.iter().any(|info| info.id == task && info.status == Status::Cancelled), "{listed:?}");
+    assert!(listed.iter().any(|info| info.id == task && info.status == TaskStatus::Cancelled), "{listed:?}");
     assert_eq!(listed.len(), FEW + 2);
 }

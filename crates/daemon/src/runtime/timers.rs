@@ -28,6 +28,8 @@ pub(crate) enum Timer {
     ReconnectShim(ShimId),
     /// The caller of this foreground task has not come back.
     CallerDeadline(String),
+    /// The caller of a task that an earlier daemon recorded as ended had its time to come back for the output.
+    OrphanOutput(ShimId, String),
     /// The start of this task has not been resubmitted.
     ResubmitDeadline(String),
     /// Acknowledged completions are removed from the journal.
@@ -58,6 +60,7 @@ impl Timer {
             Self::AdoptionDeadline => "adoption_deadline",
             Self::ReconnectShim(..) => "reconnect_shim",
             Self::CallerDeadline(..) => "caller_deadline",
+            Self::OrphanOutput(..) => "orphan_output",
             Self::ResubmitDeadline(..) => "resubmit_deadline",
             Self::DropAcknowledged => "drop_acknowledged",
             Self::SampleBudgets => "sample_budgets",

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use belay_protocol::Bytes;
-use belay_protocol::config::{GetParams, GetResult, SetParams, SetResult};
+use belay_protocol::config::{ConfigGetParams, ConfigGetResult, ConfigSetParams, ConfigSetResult};
 use belay_protocol::error::{ErrorKind, RpcError};
 
 use super::{BadSetting, Key};
@@ -58,12 +58,16 @@ impl<H: Host> Core<H> {
         }
     }
 
-    pub(crate) fn config_get(&mut self, caller: &Caller, params: &GetParams) -> Result<Answer, RpcError> {
+    pub(crate) fn config_get(
+        &mut self,
+        caller: &Caller,
+        params: &ConfigGetParams,
+    ) -> Result<Answer, RpcError> {
         self.refresh_settings();
         let settings = &self.ctx.config.settings;
         let key = params.key.as_deref().map(known_key).transpose()?;
         let keys = key.map_or_else(|| Key::ALL.to_vec(), |key| vec![key]);
-        let result = GetResult {
+        let result = ConfigGetResult {
             path: Bytes::from(settings.path().to_owned().into_os_string()),
             items: keys.into_iter().map(|key| settings.item(key)).collect(),
             problem: settings.problem().map(str::to_owned),
@@ -71,7 +75,11 @@ impl<H: Host> Core<H> {
         Ok(caller.answer(&result))
     }
 
-    pub(crate) fn config_set(&mut self, caller: &Caller, params: &SetParams) -> Result<Answer, RpcError> {
+    pub(crate) fn config_set(
+        &mut self,
+        caller: &Caller,
+        params: &ConfigSetParams,
+    ) -> Result<Answer, RpcError> {
         self.only_a_person(caller, "change a setting")?;
         let (key, value) = (known_key(&params.key)?, params.value.clone());
         let by = self.actor(caller, None);
@@ -132,10 +140,10 @@ impl<H: Host> Core<H> {
         Ok(is_changed.then_some(text))
     }
 
-    fn setting_now(&mut self, key: Key) -> SetResult {
+    fn setting_now(&mut self, key: Key) -> ConfigSetResult {
         self.refresh_settings();
         let settings = &self.ctx.config.settings;
-        SetResult {
+        ConfigSetResult {
             path: Bytes::from(settings.path().to_owned().into_os_string()),
             item: settings.item(key),
             counts: settings.counts(key),

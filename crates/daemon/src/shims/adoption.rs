@@ -5,7 +5,7 @@ use belay_journal::Loaded;
 use belay_model::State;
 use belay_protocol::event::Event;
 use belay_protocol::shim::{SHIM_PROTOCOL, ToShim};
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 use belay_record::convert::policy_from_wire;
 
 use super::{Shim, ShimStage};
@@ -51,7 +51,7 @@ impl<H: Host> Core<H> {
         let id = stored.id.clone();
         let policy = policy_from_wire(&stored.doc.clocks, stored.doc.detached);
         let state = State::new(stored.doc.detached);
-        let queued = stored.doc.status == Status::Queued;
+        let queued = stored.doc.status == TaskStatus::Queued;
         let record = stored.doc.shim.clone();
         let same_boot = stored.doc.boot == self.ctx.boot;
         self.tasks.insert(Task::new(stored, state, policy));
@@ -77,7 +77,7 @@ impl<H: Host> Core<H> {
     /// not recorded twice.
     pub(crate) fn shim_connected(&mut self, shim: ShimId) {
         if let Some(task) = self.shims.task_of(shim).map(str::to_owned) {
-            let queued = self.tasks.get(&task).is_some_and(|task| task.status() == Status::Queued);
+            let queued = self.tasks.get(&task).is_some_and(|task| task.status() == TaskStatus::Queued);
             self.tasks.reset(&task, queued);
         }
         self.ctx.tell_shim(shim, ToShim::Hello { protocol: SHIM_PROTOCOL, seen: 0 });

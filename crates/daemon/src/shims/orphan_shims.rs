@@ -5,10 +5,11 @@
 use std::collections::HashSet;
 
 use belay_journal::{Query, Rows};
-use belay_model::{State, TaskId};
+use belay_model::{Kind, State, TaskId};
+use belay_protocol::Bytes;
 use belay_protocol::event::Event;
-use belay_protocol::shim::{Hello, SHIM_PROTOCOL, Spec, ToShim};
-use belay_protocol::task::{OnDisconnect, Status, TaskKind};
+use belay_protocol::shim::{Hello, ProcessId, SHIM_PROTOCOL, Spec, ToShim};
+use belay_protocol::task::{AgentInfo, OnDisconnect, ShellInfo, TaskSpecInfo, TaskStatus, TerminalSize};
 use belay_record::convert::policy_from_wire;
 
 use super::{Shim, ShimStage};
@@ -48,16 +49,16 @@ impl<H: Host> Core<H> {
             self.ctx.effects.push(Stage::Unconditional, Effect::CloseShim { shim: id });
             return self.start_serving_when_adopted();
         };
-        let queued = hello.queued;
+        let (queued, process, memory) = (hello.queued, hello.process, hello.memory);
         if self.tasks.contains(&task) || self.retention.is_removed(&task) {
-            return self.orphan_is_known(id, task);
+            return self.orphan_is_known(id, task, process, None);
         }
         self.read_journal(Query::Tasks(vec![task.clone()]), move |core, rows| {
             let is_known = core.tasks.contains(&task)
                 || core.retention.is_removed(&task)
                 || matches!(rows, Ok(Rows::Tasks(rows)) if !rows.is_empty());
             if is_known {
-                core.orphan_is_known(id, task);
+                core.orphan_is_known(id, task, process, memory);
             } else {
                 core.import_unknown(id, &task, *spec, queued);
             }
@@ -66,14 +67,14 @@ impl<H: Host> Core<H> {
 
     /// The journal has the task: acknowledges its end to the shim, which ignores that while the
     /// task is live.
-    fn orphan_is_known(&mut self, id: ShimId, task: String) {
+    fn orphan_is_known(&mut self, id: ShimId, task: String, process: ProcessId, memory: Option<[i32; 2]>) {
         let known = self.shims.update(id, |shim| {
             shim.is_orphan = false;
             shim.stage = ShimStage::Holding;
         });
         if known.is_some() {
-            tracing::info!(task, "shim held a task that is recorded: acknowledged");
-            self.ctx.tell_shim(id, ToShim::Ack { task });
+            tracing::info!(task, "shim held a task that is recorded");
+            self.end_of_orphan(id, task, process, memory);
         }
         self.start_serving_when_adopted();
     }
@@ -118,10 +119,8 @@ impl<H: Host> Core<H> {
             _ => typed(&spec.argv),
         };
         let doc = TaskDoc {
-            kind: TaskKind::Shell,
             command,
-            line: None,
-            argv: spec.argv,
+            spec: spec_of_unknown(id, spec.argv, spec.pty),
             cwd: spec.cwd,
             detached: spec.detached,
             detached_by: None,
@@ -134,7 +133,6 @@ impl<H: Host> Core<H> {
             written_below: None,
             notify: None,
             hook: None,
-            pty: spec.pty,
             fingerprint: None,
             proof: String::new(),
             boot: self.ctx.boot.clone(),
@@ -145,7 +143,8 @@ impl<H: Host> Core<H> {
             attempt: TaskDoc::no_attempt_yet(&spec.clocks),
             stalled: None,
             seen: 0,
-            status: if queued { Status::Queued } else { Status::Starting },
+            last_event: 0,
+            status: if queued { TaskStatus::Queued } else { TaskStatus::Starting },
             end: None,
         };
         StoredTask {
@@ -159,4 +158,13 @@ impl<H: Host> Core<H> {
             doc,
         }
     }
+}
+
+/// What can be said of a task that only its shim knows. Its id says of which kind it is.
+fn spec_of_unknown(id: &str, argv: Vec<Bytes>, pty: Option<TerminalSize>) -> TaskSpecInfo {
+    if TaskId::parse(id).is_ok_and(|id| id.kind() == Kind::Agent) {
+        let agent = argv.first().map(|program| program.to_text_lossy().into_owned()).unwrap_or_default();
+        return TaskSpecInfo::Agent(AgentInfo { agent, argv, stay: false });
+    }
+    TaskSpecInfo::Shell(ShellInfo { argv, line: None, pty })
 }

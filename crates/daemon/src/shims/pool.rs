@@ -4,9 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use belay_protocol::life::{End, StartError, StartStage};
+use belay_protocol::life::{StartError, StartStage, TaskEnd};
 use belay_protocol::shim::{ProcessId, SHIM_PROTOCOL, ToShim};
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 
 use super::{Shim, ShimStage};
 use crate::config::bounds;
@@ -63,7 +63,7 @@ impl<H: Host> Core<H> {
         for task in self.tasks.take_awaiting_shim() {
             let message = format!("no shim could be started for the task: {error}");
             let error = StartError { stage: StartStage::Resources, errno: 0, message };
-            self.end_unstarted(&task, End::Spawn { error });
+            self.end_unstarted(&task, TaskEnd::Spawn { error });
         }
     }
 
@@ -94,7 +94,7 @@ impl<H: Host> Core<H> {
         let shim = self.shims.all.get(self.shims.ready.last()?)?;
         let (name, cgroup) = (shim.name.clone(), shim.cgroup.clone());
         stored.doc.shim = Some(ShimRecord { name, process: shim.process?, cgroup });
-        stored.doc.status = if held { Status::Queued } else { Status::Starting };
+        stored.doc.status = if held { TaskStatus::Queued } else { TaskStatus::Starting };
         self.shims.ready.pop()
     }
 

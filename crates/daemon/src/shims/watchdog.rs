@@ -2,7 +2,7 @@
 //! stuck, and the stop is carried out without it.
 
 use belay_model::Level;
-use belay_protocol::life::Order;
+use belay_protocol::life::StopOrderInfo;
 use belay_protocol::shim::ToShim;
 use belay_record::convert::Wire as _;
 
@@ -15,10 +15,11 @@ use crate::runtime::{Core, Timer};
 impl<H: Host> Core<H> {
     /// Handles a stop of a task whose shim cannot be reached: keeps it until the shim is reached,
     /// or carries it out without it.
-    pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: Order, patience_ms: u64) {
+    pub(crate) fn stop_unreachable(&mut self, id: ShimId, order: StopOrderInfo, patience_ms: u64) {
         let tries = self.shims.update(id, |shim| {
             // A second stop can only raise the level.
-            let is_harder = |kept: &Order| Level::from_wire(order.level) > Level::from_wire(kept.level);
+            let is_harder =
+                |kept: &StopOrderInfo| Level::from_wire(order.level) > Level::from_wire(kept.level);
             if shim.stop.as_ref().is_none_or(is_harder) {
                 shim.stop = Some(order);
             }

@@ -2,8 +2,8 @@
 //! nothing and evicts no live task.
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::session::{Defaults, OnEnd};
-use belay_protocol::task::{NoLimit, OnTimeout, StartParams};
+use belay_protocol::session::{OnSessionEnd, SessionDefaults};
+use belay_protocol::task::{NoLimit, OnTimeout, TaskStartParams};
 
 use crate::host::Host;
 use crate::owners::{STANDING, Session};
@@ -19,7 +19,11 @@ pub(crate) struct Place {
 }
 
 impl<H: Host> Core<H> {
-    pub(super) fn check_admission(&self, caller: &Caller, params: &StartParams) -> Result<Place, RpcError> {
+    pub(super) fn check_admission(
+        &self,
+        caller: &Caller,
+        params: &TaskStartParams,
+    ) -> Result<Place, RpcError> {
         let scope = self.scope(caller);
         let place = self.place(&scope, params)?;
         if let Some(session) = self.sessions.get(&place.session).filter(|session| !session.is_open()) {
@@ -56,7 +60,7 @@ impl<H: Host> Core<H> {
         all.filter_map(|id| self.sessions.get(id)).collect()
     }
 
-    fn place(&self, scope: &Scope, params: &StartParams) -> Result<Place, RpcError> {
+    fn place(&self, scope: &Scope, params: &TaskStartParams) -> Result<Place, RpcError> {
         let named = params.session.as_ref().map(|text| self.find_session(scope, text)).transpose()?;
         let above = self.above(scope)?;
         let own = match scope {
@@ -100,13 +104,17 @@ impl<H: Host> Core<H> {
 }
 
 /// A start inside a session must stay within the session's policy.
-fn check_within(params: &StartParams, on_end: OnEnd, defaults: &Defaults) -> Result<(), RpcError> {
+fn check_within(
+    params: &TaskStartParams,
+    on_end: OnSessionEnd,
+    defaults: &SessionDefaults,
+) -> Result<(), RpcError> {
     let refuse = |field: &str, message: String| {
         Err(RpcError::new(ErrorKind::NotPermitted, message)
             .field(field)
             .hint("only the session's own client or a person may request that"))
     };
-    if params.keep && on_end == OnEnd::Stop {
+    if params.keep && on_end == OnSessionEnd::Stop {
         return refuse(
             "keep",
             "the session's tasks end with it, and a task inside the session cannot change that".to_owned(),

@@ -6,7 +6,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use belay_model::{Kind, Policy, TaskId};
 use belay_protocol::error::RpcError;
 use belay_protocol::shim::{Clocks, Rlimit, Start};
-use belay_protocol::task::{AnswerWhen, Command, StartParams, Status, TaskKind};
+use belay_protocol::task::{
+    AgentInfo, AgentSpec, AnswerWhen, ShellCommand, ShellInfo, ShellSpec, TaskKind, TaskSpec, TaskSpecInfo,
+    TaskStartParams, TaskStatus,
+};
 use belay_protocol::{Bytes, vars};
 
 use super::terminal::TERM;
@@ -24,39 +27,53 @@ pub(crate) struct PreparedCommand {
     argv: Vec<Bytes>,
     typed: String,
     is_shell: bool,
+    /// What is stored of the specification of its task.
+    spec: TaskSpecInfo,
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn prepare_command(&self, params: &StartParams) -> PreparedCommand {
-        match &params.command {
-            Command::Argv(argv) => {
-                PreparedCommand { typed: typed(argv), argv: argv.clone(), is_shell: false }
+    pub(crate) fn prepare_command(&self, params: &TaskStartParams) -> PreparedCommand {
+        let (argv, typed, is_shell) = match &params.spec {
+            TaskSpec::Shell(ShellSpec { command: ShellCommand::Argv { argv }, .. }) => {
+                (argv.clone(), typed(argv), false)
             }
-            Command::Line { line, shell } => {
+            TaskSpec::Shell(ShellSpec { command: ShellCommand::Line { line, shell }, .. }) => {
                 let shell = shell.clone().unwrap_or_else(|| self.default_shell(&params.env));
                 let argv = vec![shell, Bytes::from("-c"), line.clone()];
-                PreparedCommand { typed: line.to_text_lossy().trim_end().to_owned(), argv, is_shell: true }
+                (argv, line.to_text_lossy().trim_end().to_owned(), true)
             }
-        }
+            TaskSpec::Agent(agent) => (agent.argv.clone(), typed(&agent.argv), false),
+        };
+        let spec = match &params.spec {
+            TaskSpec::Shell(shell) => {
+                TaskSpecInfo::Shell(ShellInfo { argv: argv.clone(), line: None, pty: shell.pty })
+            }
+            TaskSpec::Agent(AgentSpec { agent, stay, .. }) => {
+                TaskSpecInfo::Agent(AgentInfo { agent: agent.clone(), argv: argv.clone(), stay: *stay })
+            }
+        };
+        PreparedCommand { argv, typed, is_shell, spec }
     }
 
     /// The task as it will be stored, and the message that starts it.
     pub(crate) fn compose(
         &mut self,
-        params: &StartParams,
+        params: &TaskStartParams,
         command: PreparedCommand,
         place: Place,
         fingerprint: Option<String>,
     ) -> Result<(StoredTask, Box<Start>), RpcError> {
-        let id = TaskId::from_random(Kind::Shell, self.ctx.random()?);
+        let kind = match params.spec.kind() {
+            TaskKind::Shell => Kind::Shell,
+            TaskKind::Agent => Kind::Agent,
+        };
+        let id = TaskId::from_random(kind, self.ctx.random()?);
         let token = make_token(id.as_str(), &self.ctx.random::<16>()?);
         let Place { session, parent, lineage } = place;
         let clocks = clocks(params, self.limits(params, &session));
         let doc = TaskDoc {
-            kind: TaskKind::Shell,
             command: command.typed.clone(),
-            line: None,
-            argv: command.argv.clone(),
+            spec: command.spec.clone(),
             cwd: params.cwd.clone(),
             detached: params.detached,
             detached_by: None,
@@ -66,7 +83,6 @@ impl<H: Host> Core<H> {
             written_below: None,
             notify: params.notify.clone(),
             hook: self.hook_part_below(parent.as_deref()),
-            pty: params.pty,
             fingerprint,
             proof: keyed_hash::keyed(&self.ctx.key, token.as_bytes()),
             lineage,
@@ -80,7 +96,8 @@ impl<H: Host> Core<H> {
             attempt: TaskDoc::no_attempt_yet(&clocks),
             stalled: None,
             seen: 0,
-            status: Status::Queued,
+            last_event: 0,
+            status: TaskStatus::Queued,
             end: None,
         };
         let stored = StoredTask {
@@ -100,12 +117,13 @@ impl<H: Host> Core<H> {
     /// The message that starts a task. The environment is only in this message: it is not stored.
     pub(super) fn start_message(
         &self,
-        params: &StartParams,
+        params: &TaskStartParams,
         command: PreparedCommand,
         stored: &StoredTask,
         token: &str,
     ) -> Result<Box<Start>, RpcError> {
         let home = self.ctx.config.home.as_os_str().as_bytes();
+        let shell = params.spec.shell();
         Ok(Box::new(Start {
             task: stored.id.clone(),
             dir: Bytes::from(self.ctx.config.task_dir(&stored.id).into_os_string()),
@@ -115,10 +133,10 @@ impl<H: Host> Core<H> {
             cwd: params.cwd.clone(),
             umask: params.umask,
             rlimits: params.rlimits.iter().map(rlimit).collect::<Result<_, _>>()?,
-            stdin: params.stdin || params.pty.is_some(),
-            stdin_from: params.stdin_from.clone(),
-            merge: params.merge,
-            pty: params.pty,
+            stdin: shell.is_none_or(|shell| shell.stdin || shell.pty.is_some()),
+            stdin_from: shell.and_then(|shell| shell.stdin_from.clone()),
+            merge: shell.is_some_and(|shell| shell.merge),
+            pty: params.spec.pty(),
             detached: params.detached,
             clocks: stored.doc.clocks,
             output_limit_bytes: self.limits(params, &stored.session).output_limit_bytes,
@@ -131,14 +149,14 @@ impl<H: Host> Core<H> {
 
     /// The limits of a start: its own, else those of its session or of a session above it, else
     /// those of the settings.
-    fn limits(&self, params: &StartParams, session: &str) -> Limits {
+    fn limits(&self, params: &TaskStartParams, session: &str) -> Limits {
         let mut layers: Vec<Defaults> = self.sessions.defaults_of(session);
         layers.push(self.ctx.config.defaults);
         defaults::resolve(params, &layers.iter().collect::<Vec<_>>())
     }
 }
 
-fn clocks(params: &StartParams, limits: Limits) -> Clocks {
+fn clocks(params: &TaskStartParams, limits: Limits) -> Clocks {
     Clocks {
         timeout_ms: limits.timeout_ms,
         on_timeout: limits.on_timeout,
@@ -163,7 +181,12 @@ fn rlimit(limit: &[u64; 3]) -> Result<Rlimit, RpcError> {
 }
 
 /// The caller's environment, the variables of `set_env`, and those that identify the task.
-fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), home: &[u8]) -> Vec<Bytes> {
+fn environment(
+    params: &TaskStartParams,
+    id: &str,
+    (session, token): (&str, &str),
+    home: &[u8],
+) -> Vec<Bytes> {
     let own = [
         (vars::TASK, id.as_bytes()),
         (vars::TASK_HOME, home),
@@ -178,6 +201,6 @@ fn environment(params: &StartParams, id: &str, (session, token): (&str, &str), h
         .collect();
     let named =
         params.env.iter().any(|entry| entry.0.starts_with(b"TERM=")) || params.set_env.contains_key("TERM");
-    let term = Some(Bytes::from(TERM)).filter(|_| params.pty.is_some() && !named);
+    let term = Some(Bytes::from(TERM)).filter(|_| params.spec.pty().is_some() && !named);
     shell_line::with_set(&params.env, &set).into_iter().chain(term).collect()
 }

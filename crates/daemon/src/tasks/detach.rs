@@ -4,7 +4,7 @@
 use belay_model::{Event, State, step};
 use belay_protocol::error::RpcError;
 use belay_protocol::shim::ToShim;
-use belay_protocol::task::{DetachParams, DetachedBy};
+use belay_protocol::task::{DetachedBy, TaskDetachParams};
 
 use super::process_view::task_info_reply;
 use super::{TaskEnded, TaskRef};
@@ -42,7 +42,11 @@ impl Reply for DetachReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_detach(&mut self, caller: &Caller, params: DetachParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_detach(
+        &mut self,
+        caller: &Caller,
+        params: TaskDetachParams,
+    ) -> Result<Answer, RpcError> {
         check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)?;
         let id = params.id.clone();
         self.with_task(caller, &id, move |core, caller, task| {

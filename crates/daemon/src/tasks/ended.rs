@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use belay_protocol::shim::ToShim;
 use belay_protocol::task::{Outcome, TaskInfo};
 use belay_record::MemoryLog;
 
@@ -87,7 +86,7 @@ impl<H: Host> Core<H> {
         Some(TaskEnded { stored: task.stored, info, event, shim, memory, follows })
     }
 
-    /// Once the end is durable the shim may forget it and serve again.
+    /// Once the end is durable, and followers have the output that only the shim has, the shim may forget it and serve again.
     fn release_shim(&mut self, ended: &TaskEnded) {
         self.ctx.effects.push(Stage::AfterCommit, Effect::CrashPoint(CrashPoint::AfterEnd));
         let Some(shim) = ended.shim else { return };
@@ -97,9 +96,9 @@ impl<H: Host> Core<H> {
         // for the receipt.
         let was_stopped = ended.stored.doc.end.as_ref().is_some_and(|end| end.receipt.is_some());
         let stage = if was_stopped { Stage::Deferred } else { Stage::AfterReplies };
-        let message = ToShim::Ack { task: ended.stored.id.clone() };
-        self.ctx.effects.push(stage, Effect::ToShim { shim, message });
-        self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterAck));
+        if !self.keep_in_shim(ended, shim) {
+            self.acknowledge_end(shim, ended.stored.id.clone(), stage);
+        }
     }
 
     /// Output that is not on disk stays readable for a while.

@@ -33,6 +33,21 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// A caller cancelled the call with which it waited in the foreground: as if its connection had been closed, unless another
+    /// call of the same connection waits for the task.
+    pub(crate) fn caller_gave_up(&mut self, id: &str, client: ClientId) {
+        let waits = |reply: &crate::requests::ReplyId| {
+            self.requests.caller(*reply).is_some_and(|caller| caller.client == client)
+                && self.requests.answered_by_detach(*reply).is_some()
+        };
+        let is_waited_for = self.requests.of_task(id).iter().any(waits);
+        let is_caller =
+            self.tasks.get(id).is_some_and(|task| task.caller == Some(client) && !task.state.detached());
+        if is_caller && !is_waited_for {
+            self.apply_disconnect_policy(id);
+        }
+    }
+
     /// A foreground task of an earlier daemon was adopted: its caller has some time to reconnect.
     pub(crate) fn await_caller(&mut self, id: &str) {
         if self.tasks.get(id).is_none_or(|task| task.state.detached()) {

@@ -2,7 +2,7 @@
 
 use belay_protocol::error::RpcError;
 use belay_protocol::shim::{Now, ToShim};
-use belay_protocol::task::GetParams;
+use belay_protocol::task::TaskGetParams;
 
 use super::process_view::task_info_reply;
 use super::{TaskEnded, TaskRef};
@@ -33,7 +33,7 @@ impl Reply for InspectReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_get(&mut self, caller: &Caller, params: GetParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_get(&mut self, caller: &Caller, params: TaskGetParams) -> Result<Answer, RpcError> {
         self.with_task(caller, &params.id, |core, caller, task| core.inspect(caller, &task))
     }
 

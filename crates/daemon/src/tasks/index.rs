@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use belay_model::{Event, step};
 use belay_protocol::session::SessionCounts;
 use belay_protocol::shim::Start;
-use belay_protocol::task::{Status, TaskKind};
+use belay_protocol::task::{TaskKind, TaskStatus};
 use belay_record::convert::status;
 
 use super::live::LiveTasks;
 use super::output_memory::KeptMemory;
+use super::unsent_output::UnsentOutput;
 use super::{StoredTask, Task, Tasks};
 use crate::config::bounds;
 use crate::input::{ClientId, ShimId};
@@ -45,11 +46,16 @@ impl Contribution {
     fn of(task: &Task) -> Self {
         let doc = &task.stored.doc;
         let place = match (doc.status, task.state.detached()) {
-            (Status::Queued, _) => Ground::Queued,
+            (TaskStatus::Queued, _) => Ground::Queued,
             (_, true) => Ground::Detached,
             (_, false) => Ground::Foreground,
         };
-        Self { kind: doc.kind, place, stalled: doc.stalled.is_some(), bound: task.stored.ends_with_session() }
+        Self {
+            kind: doc.spec.kind(),
+            place,
+            stalled: doc.stalled.is_some(),
+            bound: task.stored.ends_with_session(),
+        }
     }
 }
 
@@ -93,6 +99,7 @@ impl Tasks {
             awaiting_shim: VecDeque::new(),
             closing: BTreeMap::new(),
             kept_memory: KeptMemory::new(kept_outputs),
+            unsent_output: UnsentOutput::default(),
             follows: Table::default(),
             active_follows: BTreeSet::new(),
             budget_timer: None,
@@ -273,6 +280,15 @@ impl Tasks {
         }
     }
 
+    /// An event about a live task was recorded: it is stored with the task.
+    pub(crate) fn note_event(&mut self, id: &str, event: u64) {
+        let Some(task) = self.live.get_mut(id) else { return };
+        if task.stored.doc.last_event < event {
+            task.stored.doc.last_event = event;
+            self.changed.insert(id.to_owned());
+        }
+    }
+
     pub(crate) fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
@@ -354,7 +370,7 @@ impl Tasks {
     pub(crate) fn adopted_queued(&mut self, id: &str) {
         self.update(id, |task| {
             task.reset(true);
-            task.stored.doc.status = Status::Queued;
+            task.stored.doc.status = TaskStatus::Queued;
         });
         self.mark_changed(id);
     }

@@ -4,10 +4,10 @@
 use belay_model::{Cause, Event, Leader, Outcome, State, StopOrder, step};
 use belay_protocol::Timestamp;
 use belay_protocol::life::{
-    CaptureFault, End, OutputInfo, Receipt, SignalSent, StopCause, StopLevel, SurvivorInfo,
+    CaptureFault, OutputInfo, SignalSent, StopCause, StopLevel, StopReceipt, SurvivorInfo, TaskEnd,
 };
 use belay_protocol::shim::{EndRecord, LifeEvent, LifeItem};
-use belay_protocol::task::Status;
+use belay_protocol::task::TaskStatus;
 use belay_record::EndFile;
 use belay_record::convert::{Wire as _, event_from_wire, status};
 
@@ -155,7 +155,7 @@ impl<H: Host> Core<H> {
         if task.stored.doc.boot == self.ctx.boot {
             return self.await_resubmit(id);
         }
-        let queued = task.stored.doc.status == Status::Queued;
+        let queued = task.stored.doc.status == TaskStatus::Queued;
         let meanwhile = if queued { "waited for its turn" } else { "ran" };
         self.lose_task(id, format!("the machine was restarted while it {meanwhile}"), Vec::new());
     }
@@ -165,7 +165,7 @@ impl<H: Host> Core<H> {
         let Some(task) = self.tasks.get(id) else { return };
         tracing::warn!(task = id, found, survivors = survivors.len(), "tree of a lost shim killed");
         let mut known = format!("its shim was killed; {}", found_and_killed(found, survivors.len() as u64));
-        let was_begun = task.stored.doc.status != Status::Queued;
+        let was_begun = task.stored.doc.status != TaskStatus::Queued;
         if was_begun && tree.adopted && tree.cgroup.is_none() {
             known.push_str(MAYBE_OTHERS);
         }
@@ -191,7 +191,7 @@ impl<H: Host> Core<H> {
     fn end_stopped(&mut self, id: &str, stop: StopRequest, killed: u64, survivors: Vec<SurvivorInfo>) {
         let StopRequest { order, first_asked } = stop;
         let now = Timestamp(self.ctx.now.wall_ms);
-        let receipt = Receipt {
+        let receipt = StopReceipt {
             // Whatever was asked for, this is what ended it.
             level: StopLevel::Kill,
             actor: order.actor.clone(),
@@ -244,7 +244,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Ends a task whose start no shim received.
-    pub(crate) fn end_unstarted(&mut self, id: &str, end: End) {
+    pub(crate) fn end_unstarted(&mut self, id: &str, end: TaskEnd) {
         let (output, ended_at_ms) = (OutputInfo::default(), self.ctx.now.wall_ms);
         self.end_here(id, EndRecord { end, ended_at_ms, receipt: None, output, capture: None });
     }
@@ -258,7 +258,9 @@ impl<H: Host> Core<H> {
             task.stored.doc.end = Some(record);
         });
         let Some(task) = self.tasks.get(id) else { return };
-        self.ctx.journal.record(self.ctx.now, &task_events::ended(&task.stored), &task.stored.doc.lineage);
+        let event = task_events::ended(&task.stored);
+        let event = self.ctx.journal.record(self.ctx.now, &event, &task.stored.doc.lineage);
+        self.tasks.note_event(id, event);
         self.task_ended(id);
     }
 }

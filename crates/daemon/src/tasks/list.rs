@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use belay_journal::{Query, Rows, TaskFilter};
 use belay_protocol::error::RpcError;
-use belay_protocol::task::{ListParams, TaskInfo};
+use belay_protocol::task::{TaskInfo, TaskListParams};
 use serde::{Serialize, Serializer};
 
 use super::{StoredTask, Task, ended_info};
@@ -52,9 +52,10 @@ impl Listed<'_> {
     }
 }
 
-/// One page. It is sent as `belay_protocol::task::ListResult`.
+/// One page. It is sent as `belay_protocol::task::TaskListResult`.
 struct Page<'a> {
     listed: Vec<Listed<'a>>,
+    as_of: u64,
     next_cursor: Option<String>,
 }
 
@@ -73,11 +74,12 @@ impl<H: Host> Serialize for Described<'_, H> {
 #[derive(Serialize)]
 struct Sent<T> {
     tasks: T,
+    as_of: u64,
     next_cursor: Option<String>,
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_list(&mut self, caller: &Caller, params: ListParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_list(&mut self, caller: &Caller, params: TaskListParams) -> Result<Answer, RpcError> {
         let scope = self.scope(caller);
         let wanted = Wanted {
             limit: at_most("limit", params.limit, bounds::LIST_ITEMS)?,
@@ -131,14 +133,21 @@ impl<H: Host> Core<H> {
         ended: Vec<StoredTask>,
         floor: Option<u64>,
     ) -> Answer {
+        // What was recorded before this call is contained in the list.
+        self.commit_or_retry();
         let page = self.page(wanted, ended, floor);
         let samples = self.samples_for(&page);
         if samples.is_empty() {
             let described = Described { core: self, listed: &page.listed };
-            return caller.answer(&Sent { tasks: described, next_cursor: page.next_cursor });
+            let Page { as_of, next_cursor, .. } = &page;
+            return caller.answer(&Sent {
+                tasks: described,
+                as_of: *as_of,
+                next_cursor: next_cursor.clone(),
+            });
         }
         let tasks: Vec<TaskInfo> = page.listed.iter().map(|listed| self.describe(listed)).collect();
-        let sent = Sent { tasks, next_cursor: page.next_cursor };
+        let sent = Sent { tasks, as_of: page.as_of, next_cursor: page.next_cursor };
         self.await_worker(caller, |core, finish| {
             core.sample(samples, move |core, mut sample| {
                 let mut sent = sent;
@@ -167,7 +176,7 @@ impl<H: Host> Core<H> {
         let cut = listed.get(fit).and_then(|_| listed.get(fit - 1)).map(Listed::number);
         listed.truncate(fit);
         let next_cursor = cut.or(floor.map(|floor| floor + 1)).map(|number| number.to_string());
-        Page { listed, next_cursor }
+        Page { listed, as_of: self.ctx.journal.last_event(), next_cursor }
     }
 
     /// What has to be sampled for a page: processes that outlived their leader, and logs on disk.

@@ -2,7 +2,7 @@
 //! on workers.
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{From, ReadParams, SearchParams};
+use belay_protocol::output::{OutputFrom, OutputReadParams, OutputSearchParams};
 use belay_record::convert::Wire as _;
 use belay_record::{LogReader, Stream};
 
@@ -40,7 +40,11 @@ impl Reply for SearchReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn output_read(&mut self, caller: &Caller, params: ReadParams) -> Result<Answer, RpcError> {
+    pub(crate) fn output_read(
+        &mut self,
+        caller: &Caller,
+        params: OutputReadParams,
+    ) -> Result<Answer, RpcError> {
         let max_bytes = at_most("max_bytes", params.max_bytes, bounds::READ_BYTES)?;
         let id = params.id.clone();
         self.with_task(caller, &id, move |core, caller, task| {
@@ -66,7 +70,7 @@ impl<H: Host> Core<H> {
             task: task.to_owned(),
             dir: self.ctx.config.task_dir(task),
             memory: self.tasks.memory_of(task),
-            from: From::Offset(0),
+            from: OutputFrom::Offset { offset: 0 },
             max_bytes: 0,
             stream: None,
             ended_bytes,
@@ -87,10 +91,11 @@ impl<H: Host> Core<H> {
     pub(crate) fn output_search(
         &mut self,
         caller: &Caller,
-        params: SearchParams,
+        params: OutputSearchParams,
     ) -> Result<Answer, RpcError> {
-        if params.context > SearchParams::MAX_CONTEXT {
-            let message = format!("at most {} lines of context can be shown", SearchParams::MAX_CONTEXT);
+        if params.context > OutputSearchParams::MAX_CONTEXT {
+            let message =
+                format!("at most {} lines of context can be shown", OutputSearchParams::MAX_CONTEXT);
             return Err(RpcError::invalid("context", message));
         }
         let pattern = pattern(&params.pattern)?;
@@ -98,7 +103,7 @@ impl<H: Host> Core<H> {
         let id = params.id.clone();
         self.with_task(caller, &id, move |core, caller, task| {
             let ended_bytes = task.ended_bytes();
-            let params = SearchParams { id: task.id().to_owned(), ..params };
+            let params = OutputSearchParams { id: task.id().to_owned(), ..params };
             let reply = core.defer_reply(caller.clone(), SearchReply, None);
             core.begin_search(reply, params, pattern, ended_bytes);
             Ok(Answer::Later)
@@ -109,7 +114,7 @@ impl<H: Host> Core<H> {
     pub(super) fn begin_search(
         &mut self,
         reply: ReplyId,
-        params: SearchParams,
+        params: OutputSearchParams,
         pattern: Pattern,
         ended_bytes: Option<u64>,
     ) {

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::methods::notify;
-use belay_protocol::output::{Chunk, ChunkNotification, From, ReadResult};
-use belay_protocol::rpc::{Notification, Version};
+use belay_protocol::methods::notifications;
+use belay_protocol::output::{OutputChunk, OutputChunkNotification, OutputFrom, OutputReadResult};
+use belay_protocol::rpc::RequestId;
 use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
 use belay_record::reader::cut_at_character;
 use belay_record::{LogReader, MemoryLog, Piece, Slice, Stream};
 
-use crate::requests::{Caller, line};
+use crate::requests::{Caller, notification_line};
 
 /// What is read. A worker can run it: it refers to nothing of the core.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct OutputRead {
     pub(super) dir: PathBuf,
     /// The log, if it is in memory.
     pub(super) memory: Option<Arc<MemoryLog>>,
-    pub(super) from: From,
+    pub(super) from: OutputFrom,
     pub(super) max_bytes: usize,
     pub(super) stream: Option<Stream>,
     /// How many bytes the task has written, if it has ended.
@@ -36,7 +36,7 @@ pub(super) enum ReadMessage {
     /// None: only the position is asked for.
     None,
     /// A notification of this subscription.
-    Chunk { follow: u64 },
+    Chunk { follow: u64, request: RequestId },
     /// The reply to an `output/read`.
     Reply { caller: Caller, text: bool },
 }
@@ -65,18 +65,18 @@ impl OutputRead {
         let log = self.open().map_err(unreadable)?;
         let bytes = self.ended_bytes.unwrap_or_else(|| log.end());
         let from = match self.from {
-            From::Offset(offset) if offset > bytes => {
+            OutputFrom::Offset { offset } if offset > bytes => {
                 let message =
                     format!("offset {offset} is beyond the end: the task has written {bytes} bytes");
                 return Err(RpcError::invalid("from", message).from_position(bytes));
             }
-            From::Offset(offset) => offset,
-            From::TailLines(lines) => log.tail_offset(lines, self.stream).map_err(unreadable)?,
+            OutputFrom::Offset { offset } => offset,
+            OutputFrom::TailLines { lines } => log.tail_offset(lines, self.stream).map_err(unreadable)?,
         };
         let slice = log.read(from, self.max_bytes, self.stream).map_err(unreadable)?;
         Ok(match &self.message {
             ReadMessage::None => OutputPage { from, next: from, line: None },
-            ReadMessage::Chunk { follow } => self.chunk_page(*follow, from, slice),
+            ReadMessage::Chunk { follow, request } => self.chunk_page(request, *follow, from, slice),
             ReadMessage::Reply { caller, text } => self.reply_page(caller, *text, from, slice, &log, bytes),
         })
     }
@@ -88,10 +88,10 @@ impl OutputRead {
         }
     }
 
-    fn chunk_page(&self, follow: u64, from: u64, slice: Slice) -> OutputPage {
+    fn chunk_page(&self, request: &RequestId, follow: u64, from: u64, slice: Slice) -> OutputPage {
         let next = slice.next;
         let is_empty = slice.pieces.is_empty() && slice.gaps.is_empty();
-        let line = if is_empty { None } else { chunk_line(&self.task, follow, slice) };
+        let line = if is_empty { None } else { chunk_line(request, &self.task, follow, slice) };
         OutputPage { from, next, line }
     }
 
@@ -114,7 +114,7 @@ impl OutputRead {
             slice.next = bytes;
         }
         let next = slice.next;
-        let result = ReadResult {
+        let result = OutputReadResult {
             id: self.task.clone(),
             chunks: slice.pieces.into_iter().map(chunk).collect(),
             gaps: slice.gaps,
@@ -126,15 +126,21 @@ impl OutputRead {
     }
 }
 
-fn chunk(piece: Piece) -> Chunk {
+fn chunk(piece: Piece) -> OutputChunk {
     let Piece { stream, offset, at_ms, data } = piece;
-    Chunk { stream: stream.to_wire(), offset, at: Timestamp(at_ms), data: Bytes(data) }
+    OutputChunk { stream: stream.to_wire(), offset, at: Timestamp(at_ms), data: Bytes(data) }
 }
 
 /// The notification of a subscription.
-pub(super) fn chunk_line(task: &str, follow: u64, slice: Slice) -> Option<Vec<u8>> {
+pub(super) fn chunk_line(request: &RequestId, task: &str, follow: u64, slice: Slice) -> Option<Vec<u8>> {
     let chunks = slice.pieces.into_iter().map(chunk).collect();
-    let params =
-        ChunkNotification { id: task.to_owned(), follow, chunks, gaps: slice.gaps, next: slice.next };
-    line(&Notification { jsonrpc: Version::V2, method: notify::OUTPUT_CHUNK, params: &params }).ok()
+    let params = OutputChunkNotification {
+        request: request.clone(),
+        id: task.to_owned(),
+        follow,
+        chunks,
+        gaps: slice.gaps,
+        next: slice.next,
+    };
+    notification_line::<notifications::OutputChunk>(&params)
 }

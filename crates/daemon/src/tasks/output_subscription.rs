@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::methods::notify;
-use belay_protocol::output::{
-    EndNotification, FollowParams, FollowResult, From, UnfollowParams, UnfollowResult,
-};
+use belay_protocol::methods::notifications::OutputEnd;
+use belay_protocol::output::{OutputEndNotification, OutputFollowParams, OutputFollowResult, OutputFrom};
+use belay_protocol::rpc::RequestId;
 use belay_protocol::shim::ToShim;
 use belay_protocol::task::TaskInfo;
 use belay_record::convert::Wire as _;
@@ -26,8 +25,12 @@ use crate::runtime::{Core, Work};
 #[derive(Debug)]
 pub(super) struct Follow {
     client: ClientId,
-    /// The start that asked for the output; it is answered after the last byte.
-    start: Option<Caller>,
+    /// The call that asked for the output.
+    request: RequestId,
+    /// That call is a start: it is answered after the last byte.
+    is_start: bool,
+    /// Its start was not announced yet, which comes before the output.
+    held: bool,
     task: String,
     /// Of a task that ended in the foreground: its log, which may be dropped elsewhere before this follower has read it.
     memory: Option<Arc<MemoryLog>>,
@@ -65,10 +68,17 @@ enum ReplyAfterFollow {
 
 impl Follow {
     /// The subscription of a start, from the first byte on.
-    pub(super) fn of_start(caller: &Caller, task: &str, memory: Option<Arc<MemoryLog>>) -> Self {
+    pub(super) fn of_start(
+        client: ClientId,
+        request: RequestId,
+        task: &str,
+        memory: Option<Arc<MemoryLog>>,
+    ) -> Self {
         Self {
-            client: caller.client,
-            start: Some(caller.clone()),
+            client,
+            request,
+            is_start: true,
+            held: false,
             task: task.to_owned(),
             memory,
             stream: None,
@@ -77,6 +87,23 @@ impl Follow {
             activity: Activity::None,
             reply: None,
         }
+    }
+
+    pub(super) fn starting_at(self, next: u64, stream: Option<Stream>) -> Self {
+        Self { stream, next, ..self }
+    }
+
+    /// Nothing is sent before the start is announced.
+    pub(super) fn held_if(self, held: bool) -> Self {
+        Self { held, ..self }
+    }
+
+    pub(super) const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    pub(super) fn task(&self) -> &str {
+        &self.task
     }
 
     fn is_complete(&self) -> bool {
@@ -99,7 +126,11 @@ impl Tasks {
     /// Which of these subscriptions belongs to this start.
     pub(super) fn follow_of(&self, follows: &[u64], caller: &Caller) -> Option<u64> {
         let is_own = |follow: &u64| {
-            self.follows.get(follow).is_some_and(|follow| follow.start.as_ref() == Some(caller))
+            self.follows.get(follow).is_some_and(|follow| {
+                follow.is_start
+                    && follow.client == caller.client
+                    && Some(&follow.request) == caller.request.as_ref()
+            })
         };
         follows.iter().copied().find(is_own)
     }
@@ -131,13 +162,15 @@ impl<H: Host> Core<H> {
     pub(crate) fn output_follow(
         &mut self,
         caller: &Caller,
-        params: FollowParams,
+        params: OutputFollowParams,
     ) -> Result<Answer, RpcError> {
         let client = self.requests.client(caller.client);
         if client.is_some_and(|client| client.follows().len() >= bounds::FOLLOWS_PER_CLIENT) {
             let message = format!("this connection follows {} tasks already", bounds::FOLLOWS_PER_CLIENT);
             return Err(RpcError::new(ErrorKind::Busy, message).hint("open another connection"));
         }
+        // A call without an id gets no answer, and so no notifications that name it.
+        let Some(request) = caller.request.clone() else { return Ok(Answer::Now(None)) };
         let id = params.id.clone();
         self.with_task(caller, &id, move |core, caller, task| {
             let id = task.id().to_owned();
@@ -146,7 +179,9 @@ impl<H: Host> Core<H> {
             // The task may end while the first position is looked up: the subscription has to hear of it.
             let follow = core.add_follow(Follow {
                 client: caller.client,
-                start: None,
+                request,
+                is_start: false,
+                held: false,
                 memory: core.tasks.memory_of(&id),
                 task: id,
                 stream,
@@ -184,30 +219,11 @@ impl<H: Host> Core<H> {
             return Err(RpcError::new(ErrorKind::WrongState, message));
         };
         follow.next = from;
-        let result = FollowResult { id: follow.task.clone(), follow: id, from };
+        let result = OutputFollowResult { id: follow.task.clone(), follow: id, from };
         self.tasks.set_activity(id, Activity::None);
         self.reply(caller, &result);
         self.send_available(id);
         Ok(Answer::Sent)
-    }
-
-    pub(crate) fn output_unfollow(
-        &mut self,
-        caller: &Caller,
-        params: UnfollowParams,
-    ) -> Result<Answer, RpcError> {
-        self.with_task(caller, &params.id, |core, caller, task| {
-            let id = task.id().to_owned();
-            let client = core.requests.client(caller.client);
-            let follows = client.map(|client| client.follows().to_vec()).unwrap_or_default();
-            let is_of_task =
-                |follow: &u64| core.tasks.follows.get(follow).is_some_and(|follow| follow.task == id);
-            let own: Vec<u64> = follows.into_iter().filter(is_of_task).collect();
-            for follow in &own {
-                core.end_subscription(*follow);
-            }
-            Ok(caller.answer(&UnfollowResult { id, ended: own.len() as u64 }))
-        })
     }
 
     pub(super) fn add_follow(&mut self, follow: Follow) -> u64 {
@@ -311,6 +327,9 @@ impl<H: Host> Core<H> {
     /// does not keep up, when it has read.
     pub(crate) fn send_available(&mut self, id: u64) {
         let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
+        if follow.held {
+            return;
+        }
         match &mut follow.activity {
             Activity::Reading { more } => return *more = true,
             Activity::Queued => return,
@@ -323,19 +342,33 @@ impl<H: Host> Core<H> {
             return self.finish_follow(id);
         }
         let (task, total) = (follow.task.clone(), follow.total);
-        let (from, stream) = (From::Offset(follow.next), follow.stream);
+        let (from, stream) = (OutputFrom::Offset { offset: follow.next }, follow.stream);
         let kept = follow.memory.clone().filter(|_| total.is_some());
         let read = OutputRead {
             from,
             stream,
             max_bytes: bounds::FOLLOW_BYTES,
-            message: ReadMessage::Chunk { follow: id },
+            message: ReadMessage::Chunk { follow: id, request: follow.request.clone() },
             ..self.read_of(&task, total)
         };
         let read = OutputRead { memory: kept.or(read.memory), ..read };
         let is_inline = read.is_in_memory();
         self.tasks.set_activity(id, Activity::Reading { more: false });
         self.read_output(read, move |core, page| core.send_piece(id, page, is_inline));
+    }
+
+    /// The start of this caller was announced, or its reply is on its way: its output may follow, in a later step.
+    pub(super) fn release_follow(&mut self, task: &str, caller: &Caller) {
+        let Some(request) = &caller.request else { return };
+        let client = self.requests.client(caller.client);
+        let follows = client.map(|client| client.follows().to_vec()).unwrap_or_default();
+        for id in follows {
+            let Some(follow) = self.tasks.follows.get_mut(&id) else { continue };
+            if follow.held && follow.task == task && follow.request == *request {
+                follow.held = false;
+                self.queue_follow(id);
+            }
+        }
     }
 
     /// In a later step, [`Core::send_available`].
@@ -374,7 +407,11 @@ impl<H: Host> Core<H> {
                 return self.end_detached_follow(id);
             };
             let gap = Slice { gaps: vec![[next, total]], next: total, ..Slice::default() };
-            page = OutputPage { next: total, line: chunk_line(&follow.task, id, gap), from: next };
+            page = OutputPage {
+                next: total,
+                line: chunk_line(&follow.request, &follow.task, id, gap),
+                from: next,
+            };
         }
         if let Some(line) = page.line {
             self.send_lines(client, line, false);
@@ -413,13 +450,14 @@ impl<H: Host> Core<H> {
     fn finish_follow(&mut self, id: u64) {
         let Some(follow) = self.tasks.follows.get(&id) else { return };
         let (client, bytes) = (follow.client, follow.next);
-        let end = EndNotification { id: follow.task.clone(), follow: id, bytes };
-        self.notify(client, notify::OUTPUT_END, &end);
+        let request = follow.request.clone();
+        let end = OutputEndNotification { request, id: follow.task.clone(), follow: id, bytes };
+        self.notify::<OutputEnd>(client, &end);
         self.end_subscription(id);
     }
 
     /// Drops a subscription and gives the reply that waited for it.
-    fn end_subscription(&mut self, id: u64) {
+    pub(super) fn end_subscription(&mut self, id: u64) {
         let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
         let (task, reply) = (follow.task.clone(), follow.reply.take());
         self.drop_follow(id);

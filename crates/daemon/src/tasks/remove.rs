@@ -1,7 +1,7 @@
 //! `task/remove`: forgets an ended task and its output. Removal by rule is retention's work.
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::task::{RemoveParams, RemoveResult};
+use belay_protocol::task::{TaskRemoveParams, TaskRemoveResult};
 
 use super::{TaskRef, not_found};
 use crate::host::Host;
@@ -10,7 +10,11 @@ use crate::requests::{Answer, Caller};
 use crate::runtime::Core;
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_remove(&mut self, caller: &Caller, params: RemoveParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_remove(
+        &mut self,
+        caller: &Caller,
+        params: TaskRemoveParams,
+    ) -> Result<Answer, RpcError> {
         self.with_task(caller, &params.id, |core, caller, task| {
             let TaskRef::Ended(stored) = task else {
                 let message = format!("task {} has not ended", task.id());
@@ -24,7 +28,7 @@ impl<H: Host> Core<H> {
             core.await_worker(caller, |core, finish| {
                 let id = stored.id.clone();
                 core.forget_tasks(vec![removable], move |core, freed_bytes| {
-                    let result = RemoveResult { id, freed_bytes };
+                    let result = TaskRemoveResult { id, freed_bytes };
                     finish(core, Box::new(move |_, caller| Ok(caller.answer(&result))));
                 });
             });

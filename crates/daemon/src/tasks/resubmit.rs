@@ -3,8 +3,8 @@
 //! place in its lane.
 
 use belay_protocol::error::RpcError;
-use belay_protocol::life::{End, StartError, StartStage};
-use belay_protocol::task::{StartParams, Status};
+use belay_protocol::life::{StartError, StartStage, TaskEnd};
+use belay_protocol::task::{TaskStartParams, TaskStatus};
 
 use super::StoredTask;
 use crate::config::bounds;
@@ -34,7 +34,7 @@ impl<H: Host> Core<H> {
         self.tasks.update(id, |task| {
             task.shim = None;
             task.stored.doc.shim = None;
-            task.stored.doc.status = Status::Queued;
+            task.stored.doc.status = TaskStatus::Queued;
             task.reset(true);
             task.awaiting_resubmit = Some(deadline);
         });
@@ -51,14 +51,14 @@ impl<H: Host> Core<H> {
         tracing::warn!(task, "start lost in a crash: ended as not started");
         let message = "the daemon died while handing the command over: it was not started".to_owned();
         let error = StartError { stage: StartStage::Holder, errno: 0, message };
-        self.end_unstarted(task, End::Spawn { error });
+        self.end_unstarted(task, TaskEnd::Spawn { error });
     }
 
     /// The caller has submitted the same start again.
     pub(super) fn resubmit_start(
         &mut self,
         caller: &Caller,
-        params: StartParams,
+        params: TaskStartParams,
         mut stored: StoredTask,
     ) -> Result<Answer, RpcError> {
         let id = stored.id.clone();

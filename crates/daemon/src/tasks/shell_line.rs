@@ -3,8 +3,8 @@
 
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::shell::{LineInfo, LineVerdict, ReadParams, ReadResult};
-use belay_protocol::task::{AnswerWhen, Command, StartParams};
+use belay_protocol::shell::{LineInfo, LineVerdict, ShellReadParams, ShellReadResult};
+use belay_protocol::task::{AnswerWhen, ShellCommand, ShellSpec, TaskSpec, TaskStartParams};
 
 use crate::config::bounds;
 use crate::effect::Effect;
@@ -38,34 +38,37 @@ pub(super) fn with_set(env: &[Bytes], set: &[(&[u8], &[u8])]) -> Vec<Bytes> {
 }
 
 /// The information about a parsed line that is shown with its task. None for a plain line.
-pub(super) fn line_info(parsed: &ReadResult) -> Option<LineInfo> {
-    let ReadResult { verdict, explanation, .. } = parsed;
+pub(super) fn line_info(parsed: &ShellReadResult) -> Option<LineInfo> {
+    let ShellReadResult { verdict, explanation, .. } = parsed;
     (*verdict != LineVerdict::Plain).then(|| LineInfo { verdict: *verdict, explanation: explanation.clone() })
 }
 
 /// The start of the only command of a line that ends in `&`. The result does not depend on whether
 /// the caller asked for a detached task: no caller waits for it, its foreground timeout does not
 /// apply, and it has no standard input.
-fn detached(params: StartParams, command: Bytes) -> StartParams {
-    let shell = match params.command {
-        Command::Line { shell, .. } => shell,
-        Command::Argv(_) => None,
-    };
-    StartParams {
-        command: Command::Line { line: command, shell },
+fn detached(params: TaskStartParams, command: Bytes) -> TaskStartParams {
+    let mut spec = params.spec;
+    if let Some(shell) = spec.shell_mut() {
+        let program = match &shell.command {
+            ShellCommand::Line { shell, .. } => shell.clone(),
+            ShellCommand::Argv { .. } => None,
+        };
+        shell.command = ShellCommand::Line { line: command, shell: program };
+        (shell.stdin, shell.stdin_from) = (false, None);
+    }
+    TaskStartParams {
+        spec,
         timeout_ms: params.timeout_ms.filter(|_| params.detached),
         detached: true,
-        stdin: false,
-        stdin_from: None,
         answer: AnswerWhen::Started,
-        follow: false,
+        follow: None,
         ..params
     }
 }
 
 /// The start with the background command of its line, if the line is only that command; else the
 /// start as it was.
-pub(super) fn apply_verdict(params: StartParams, command: Option<Bytes>) -> StartParams {
+pub(super) fn apply_verdict(params: TaskStartParams, command: Option<Bytes>) -> TaskStartParams {
     match command {
         Some(command) => detached(params, command),
         None => params,
@@ -75,7 +78,7 @@ pub(super) fn apply_verdict(params: StartParams, command: Option<Bytes>) -> Star
 /// A line that is being parsed: for a start, or for `shell/read` itself.
 #[derive(Debug)]
 pub(crate) struct ParseReply {
-    start: Option<Box<StartParams>>,
+    start: Option<Box<TaskStartParams>>,
 }
 
 impl Reply for ParseReply {
@@ -93,8 +96,15 @@ impl Reply for ParseReply {
 
 impl<H: Host> Core<H> {
     /// Parses the line of a start first if something in it may be asynchronous. Returns the parameters if not.
-    pub(super) fn parse_first(&mut self, caller: &Caller, params: StartParams) -> Option<StartParams> {
-        let Command::Line { line, shell } = &params.command else { return Some(params) };
+    pub(super) fn parse_first(
+        &mut self,
+        caller: &Caller,
+        params: TaskStartParams,
+    ) -> Option<TaskStartParams> {
+        let TaskSpec::Shell(ShellSpec { command: ShellCommand::Line { line, shell }, .. }) = &params.spec
+        else {
+            return Some(params);
+        };
         if !belay_shell::may_be_asynchronous(&line.0) {
             return Some(params);
         }
@@ -105,7 +115,7 @@ impl<H: Host> Core<H> {
         }
         let set: Vec<(&[u8], &[u8])> =
             params.set_env.iter().map(|(name, value)| (name.as_bytes(), value.0.as_slice())).collect();
-        let read = ReadParams {
+        let read = ShellReadParams {
             line: line.clone(),
             shell: Some(shell.clone().unwrap_or_else(|| self.default_shell(&params.env))),
             cwd: Some(params.cwd.clone()),
@@ -115,14 +125,18 @@ impl<H: Host> Core<H> {
         None
     }
 
-    fn parse(&mut self, caller: &Caller, params: ReadParams, start: Option<StartParams>) {
+    fn parse(&mut self, caller: &Caller, params: ShellReadParams, start: Option<TaskStartParams>) {
         let reply = ParseReply { start: start.map(Box::new) };
         let reply = self.defer_reply(caller.clone(), reply, Some(bounds::PARSE_MS));
         let params = Box::new(params);
         self.ctx.effects.push(Stage::Unconditional, Effect::ParseLine { job: JobId(reply.0), params });
     }
 
-    pub(crate) fn shell_read(&mut self, caller: &Caller, params: ReadParams) -> Result<Answer, RpcError> {
+    pub(crate) fn shell_read(
+        &mut self,
+        caller: &Caller,
+        params: ShellReadParams,
+    ) -> Result<Answer, RpcError> {
         check_line(&params.line, params.shell.as_ref())?;
         no_zero_bytes("env", &params.env)?;
         if self.requests.parsing() >= bounds::PARSES {
@@ -130,12 +144,12 @@ impl<H: Host> Core<H> {
                 .hint("try again when some have been answered"));
         }
         let shell = Some(params.shell.unwrap_or_else(|| self.default_shell(&params.env)));
-        self.parse(caller, ReadParams { shell, ..params }, None);
+        self.parse(caller, ShellReadParams { shell, ..params }, None);
         Ok(Answer::Later)
     }
 
     /// A line was parsed. If its caller has disconnected meanwhile, nothing is started.
-    pub(crate) fn line_parsed(&mut self, job: JobId, result: Option<Box<ReadResult>>) {
+    pub(crate) fn line_parsed(&mut self, job: JobId, result: Option<Box<ShellReadResult>>) {
         let Some((waiter, ParseReply { start })) = self.take_reply(ReplyId(job.0)) else { return };
         let caller = &waiter.caller;
         let done = match (start, result) {
@@ -150,13 +164,13 @@ impl<H: Host> Core<H> {
     fn go_on_unparsed(
         &mut self,
         caller: &Caller,
-        start: Option<Box<StartParams>>,
+        start: Option<Box<TaskStartParams>>,
     ) -> Result<Answer, RpcError> {
         let Some(params) = start else {
             return Err(RpcError::new(ErrorKind::Internal, "the line could not be read in time")
                 .hint("a task runs the line as written and holds every process of it"));
         };
-        let held = ReadResult {
+        let held = ShellReadResult {
             verdict: LineVerdict::Held,
             explanation: UNPARSED.to_owned(),
             command: None,

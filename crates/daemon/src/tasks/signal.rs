@@ -5,7 +5,7 @@ use belay_os::signal::Signal;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
 use belay_protocol::shim::ToShim;
-use belay_protocol::task::{SignalParams, SignalResult};
+use belay_protocol::task::{TaskSignalParams, TaskSignalResult};
 
 use super::TaskEnded;
 use crate::config::bounds;
@@ -34,7 +34,11 @@ impl Reply for SignalReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_signal(&mut self, caller: &Caller, params: SignalParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_signal(
+        &mut self,
+        caller: &Caller,
+        params: TaskSignalParams,
+    ) -> Result<Answer, RpcError> {
         let signal = Signal::from_name(&params.signal).ok_or_else(|| {
             let shown: String = params.signal.chars().filter(|c| !c.is_control()).take(30).collect();
             RpcError::invalid("signal", format!("there is no signal {shown:?}"))
@@ -61,7 +65,7 @@ impl<H: Host> Core<H> {
 
     pub(crate) fn shim_signalled(&mut self, ask: u64, processes: u64) {
         if let Some((waiter, SignalReply { task })) = self.take_reply(ReplyId(ask)) {
-            self.reply(&waiter.caller, &SignalResult { id: task, processes });
+            self.reply(&waiter.caller, &TaskSignalResult { id: task, processes });
         }
     }
 }

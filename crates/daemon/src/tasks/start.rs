@@ -5,11 +5,12 @@ use belay_journal::{Query, Rows};
 use belay_model::State;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
-use belay_protocol::methods::notify;
-use belay_protocol::shell::{LineVerdict, ReadResult};
+use belay_protocol::methods::notifications::{TaskQueued, TaskStarted};
+use belay_protocol::shell::{LineVerdict, ShellReadResult};
 use belay_protocol::shim::Start;
-use belay_protocol::task::{AnswerWhen, StartParams, TaskInfo};
-use belay_record::convert::policy_from_wire;
+use belay_protocol::task::{AnswerWhen, TaskInfo, TaskStartNotification, TaskStartParams};
+use belay_record::Stream;
+use belay_record::convert::{Wire as _, policy_from_wire};
 
 use super::output_subscription::Follow;
 use super::process_view::task_info_reply;
@@ -30,7 +31,21 @@ pub(crate) struct StartReply {
     task: String,
     when: AnswerWhen,
     /// The last notification to a caller that waits for the end: that the task is queued, or has started.
-    announced: Option<&'static str>,
+    announced: Option<Announced>,
+}
+
+/// What a caller that waits for the end was told of the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announced {
+    Queued,
+    Started,
+}
+
+impl StartReply {
+    /// The task that its caller waits for in the foreground.
+    pub(crate) fn foreground_task(&self) -> Option<&str> {
+        (self.when == AnswerWhen::Ended).then_some(self.task.as_str())
+    }
 }
 
 impl Reply for StartReply {
@@ -46,8 +61,11 @@ impl Reply for StartReply {
         (self.when == AnswerWhen::Ended).then_some(DetachAnswer::Task)
     }
 
-    /// The caller's output first, to the last byte, if it follows it.
+    /// The start first, if the caller was not told of it; then the caller's output to the last byte, if it follows it.
     fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
+        if self.when == AnswerWhen::Ended && self.announced != Some(Announced::Started) {
+            core.notify_start(&waiter.caller, Announced::Started, ended.info().clone());
+        }
         match core.tasks.follow_of(ended.follows(), &waiter.caller) {
             Some(follow) if self.when == AnswerWhen::Ended => {
                 core.tasks.reply_after_follow(follow, waiter.caller, ended.info().clone());
@@ -63,7 +81,11 @@ impl Reply for StartReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_start(&mut self, caller: &Caller, params: StartParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_start(
+        &mut self,
+        caller: &Caller,
+        params: TaskStartParams,
+    ) -> Result<Answer, RpcError> {
         check(&params)?;
         match self.parse_first(caller, params) {
             Some(params) => self.start_parsed(caller, params, None),
@@ -75,8 +97,8 @@ impl<H: Host> Core<H> {
     pub(super) fn start_parsed(
         &mut self,
         caller: &Caller,
-        mut params: StartParams,
-        parsed: Option<ReadResult>,
+        mut params: TaskStartParams,
+        parsed: Option<ShellReadResult>,
     ) -> Result<Answer, RpcError> {
         self.refuse_when_leaving()?;
         params.token = params.token.map(|token| scoped_token(&self.scope(caller), token));
@@ -91,8 +113,8 @@ impl<H: Host> Core<H> {
     fn start_new(
         &mut self,
         caller: &Caller,
-        params: StartParams,
-        parsed: Option<ReadResult>,
+        params: TaskStartParams,
+        parsed: Option<ShellReadResult>,
         fingerprint: Option<String>,
     ) -> Result<Answer, RpcError> {
         let started = self.try_start(caller, params, parsed, fingerprint);
@@ -106,8 +128,8 @@ impl<H: Host> Core<H> {
     fn try_start(
         &mut self,
         caller: &Caller,
-        params: StartParams,
-        parsed: Option<ReadResult>,
+        params: TaskStartParams,
+        parsed: Option<ShellReadResult>,
         fingerprint: Option<String>,
     ) -> Result<Answer, RpcError> {
         let line = parsed.as_ref().and_then(shell_line::line_info);
@@ -116,7 +138,9 @@ impl<H: Host> Core<H> {
         let place = self.check_admission(caller, &params)?;
         let command = self.prepare_command(&params);
         let (mut stored, mut start) = self.compose(&params, command, place, fingerprint)?;
-        stored.doc.line = line;
+        if let Some(shell) = stored.doc.spec.shell_mut() {
+            shell.line = line;
+        }
         let id = stored.id.clone();
         let mut entering = None;
         if let Some(lane) = &params.lane {
@@ -141,7 +165,7 @@ impl<H: Host> Core<H> {
     pub(super) fn begin_recorded_start(
         &mut self,
         caller: &Caller,
-        params: &StartParams,
+        params: &TaskStartParams,
         id: &str,
         shim: Option<ShimId>,
     ) {
@@ -181,7 +205,7 @@ impl<H: Host> Core<H> {
             parent: stored.parent.clone(),
             found: None,
         };
-        self.ctx.record(created, &stored.doc.lineage);
+        stored.doc.last_event = self.ctx.record(created, &stored.doc.lineage);
         if let Some(entering) = entering {
             self.record_entering(&mut stored, entering);
         }
@@ -213,14 +237,17 @@ impl<H: Host> Core<H> {
     pub(crate) fn announce_start(&mut self, id: &str) {
         self.wake_writers_if_running(id);
         let Some(task) = self.tasks.get(id) else { return };
-        let word = match task.state {
-            State::Running(_) | State::Resting(_) | State::Stopping(_) => notify::TASK_STARTED,
-            State::Queued { .. } if task.shim.is_some() => notify::TASK_QUEUED,
+        let progress = match task.state {
+            State::Running(_) | State::Resting(_) | State::Stopping(_) => Announced::Started,
+            State::Queued { .. } if task.shim.is_some() => Announced::Queued,
             State::Queued { .. } | State::Starting { .. } | State::Ended(_) => return,
         };
+        if progress == Announced::Started {
+            self.answer_started_waits(id);
+        }
         for reply in self.requests.of_task(id) {
             let Some(start) = self.requests.reply_mut::<StartReply>(reply) else { continue };
-            if start.announced.replace(word) == Some(word) {
+            if start.announced.replace(progress) == Some(progress) {
                 continue;
             }
             match start.when {
@@ -230,11 +257,24 @@ impl<H: Host> Core<H> {
                     }
                 }
                 AnswerWhen::Ended => {
-                    let client = self.requests.caller(reply).map(|caller| caller.client);
-                    if let (Some(info), Some(client)) = (self.live_info(id), client) {
-                        self.notify(client, word, &info);
+                    let caller = self.requests.caller(reply).cloned();
+                    if let (Some(info), Some(caller)) = (self.live_info(id), caller) {
+                        self.notify_start(&caller, progress, info);
                     }
                 }
+            }
+        }
+    }
+
+    /// Tells a caller that waits for the end how far the start is. A call without an id is told nothing.
+    fn notify_start(&mut self, caller: &Caller, progress: Announced, task: TaskInfo) {
+        let Some(request) = caller.request.clone() else { return };
+        let params = TaskStartNotification { request, task };
+        match progress {
+            Announced::Queued => self.notify::<TaskQueued>(caller.client, &params),
+            Announced::Started => {
+                self.notify::<TaskStarted>(caller.client, &params);
+                self.release_follow(&params.task.id, caller);
             }
         }
     }
@@ -245,8 +285,8 @@ impl<H: Host> Core<H> {
     fn start_known(
         &mut self,
         caller: &Caller,
-        params: StartParams,
-        parsed: Option<ReadResult>,
+        params: TaskStartParams,
+        parsed: Option<ShellReadResult>,
         known: &str,
         fingerprint: String,
     ) -> Result<Answer, RpcError> {
@@ -282,8 +322,8 @@ impl<H: Host> Core<H> {
     fn start_freed_token(
         &mut self,
         caller: &Caller,
-        params: StartParams,
-        parsed: Option<ReadResult>,
+        params: TaskStartParams,
+        parsed: Option<ShellReadResult>,
         fingerprint: String,
     ) -> Result<Answer, RpcError> {
         self.refuse_when_leaving()?;
@@ -297,8 +337,8 @@ impl<H: Host> Core<H> {
     fn start_again(
         &mut self,
         caller: &Caller,
-        params: StartParams,
-        parsed: Option<ReadResult>,
+        params: TaskStartParams,
+        parsed: Option<ShellReadResult>,
         known: StoredTask,
         fingerprint: &str,
     ) -> Result<Answer, RpcError> {
@@ -326,17 +366,20 @@ impl<H: Host> Core<H> {
     }
 
     /// Answers a repeated start like the first one, or with how far the task has come.
-    fn repeat_start(&mut self, caller: &Caller, mut params: StartParams, known: &StoredTask) -> Answer {
+    fn repeat_start(&mut self, caller: &Caller, mut params: TaskStartParams, known: &StoredTask) -> Answer {
         let id = known.id.as_str();
         // No caller waits for a task that its line has put in the background.
-        let detached = known.doc.line.as_ref().is_some_and(|line| line.verdict == LineVerdict::Detach);
+        let detached = known.doc.spec.line().is_some_and(|line| line.verdict == LineVerdict::Detach);
         if detached {
-            (params.answer, params.follow) = (AnswerWhen::Started, false);
+            (params.answer, params.follow) = (AnswerWhen::Started, None);
         }
         self.attach_caller(id, caller.client);
         let follow = self.follow_start(caller, &params, id);
         let Some(task) = self.tasks.get(id) else {
             let info = ended_info(known);
+            if params.answer == AnswerWhen::Ended {
+                self.notify_start(caller, Announced::Started, info.clone());
+            }
             return self.reply_ended_start(
                 caller,
                 follow.filter(|_| params.answer == AnswerWhen::Ended),
@@ -360,11 +403,21 @@ impl<H: Host> Core<H> {
         Answer::Later
     }
 
-    fn follow_start(&mut self, caller: &Caller, params: &StartParams, id: &str) -> Option<u64> {
-        params.follow.then(|| {
-            let memory = self.tasks.memory_of(id);
-            self.add_follow(Follow::of_start(caller, id, memory))
-        })
+    fn follow_start(&mut self, caller: &Caller, params: &TaskStartParams, id: &str) -> Option<u64> {
+        let (request, wanted) = (caller.request.clone()?, params.follow?);
+        let from = match wanted.from {
+            0 => 0,
+            from => from.min(self.log_of(id).map_or(0, |log| log.end())),
+        };
+        let memory = self.tasks.memory_of(id);
+        let stream = wanted.stream.map(Stream::from_wire);
+        Some(
+            self.add_follow(
+                Follow::of_start(caller.client, request, id, memory)
+                    .starting_at(from, stream)
+                    .held_if(params.answer == AnswerWhen::Ended),
+            ),
+        )
     }
 }
 

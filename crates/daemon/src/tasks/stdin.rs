@@ -4,7 +4,7 @@
 use belay_model::State;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shim::{ToShim, WriteResult as ShimWrite};
-use belay_protocol::task::{WriteParams, WriteResult};
+use belay_protocol::task::{TaskWriteParams, TaskWriteResult};
 
 use super::signal::not_running;
 use super::{Task, TaskEnded};
@@ -68,7 +68,11 @@ fn ended() -> RpcError {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_write(&mut self, caller: &Caller, params: WriteParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_write(
+        &mut self,
+        caller: &Caller,
+        params: TaskWriteParams,
+    ) -> Result<Answer, RpcError> {
         self.refuse_when_leaving()?;
         check_text("key", params.key.as_deref(), bounds::NAME_BYTES)?;
         check_room(params.room_ms)?;
@@ -86,7 +90,7 @@ impl<H: Host> Core<H> {
                 return Ok(Answer::Later);
             }
             let shim = core.tasks.get(&id).and_then(Task::shim).ok_or_else(not_running)?;
-            let WriteParams { data, close, key, room_ms, .. } = params;
+            let TaskWriteParams { data, close, key, room_ms, .. } = params;
             let reply = WriteReply { task: id, bytes: data.0.len() as u64, room_ms };
             let write = core.defer_reply(caller.clone(), reply, Some(bounds::SHIM_ANSWER_MS));
             let room = room_ms.is_some();
@@ -102,7 +106,7 @@ impl<H: Host> Core<H> {
         let caller = waiter.caller;
         match result {
             ShimWrite::Accepted { pending } => {
-                let accepted = WriteResult { id: task, accepted_bytes: bytes, pending_bytes: *pending };
+                let accepted = TaskWriteResult { id: task, accepted_bytes: bytes, pending_bytes: *pending };
                 self.reply(&caller, &accepted);
             }
             ShimWrite::Closed => {

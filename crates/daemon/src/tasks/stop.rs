@@ -4,27 +4,26 @@
 use belay_model::{Level, Outcome, State, StopOrder};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::lane::FenceInfo;
-use belay_protocol::life::{OutputInfo, Receipt};
+use belay_protocol::lane::LaneFenceInfo;
+use belay_protocol::life::{OutputInfo, StopReceipt};
 use belay_protocol::shim::{EndRecord, ToShim};
-use belay_protocol::task::{Status, StopParams, StopResult, StopVerdict, TaskInfo};
+use belay_protocol::task::{StopVerdict, TaskInfo, TaskStatus, TaskStopParams, TaskStopResult};
 use belay_record::convert::Wire as _;
 
 use super::stop_many::already_ended;
-use super::{StopRequest, StoredTask, TaskEnded, TaskRef, ended_info, not_found};
+use super::{StopRequest, TaskEnded, TaskRef, ended_info, not_found};
 use crate::config::bounds;
 use crate::effect::Effect;
 use crate::host::{CrashPoint, Host};
-use crate::owners::STANDING;
 use crate::requests::check::{check_clock, check_text};
-use crate::requests::{Answer, Caller, Reply, Scope, Waiter};
+use crate::requests::{Answer, Caller, Reply, Waiter};
 use crate::runtime::{Core, Stage};
 
 /// A stop whose caller waits for the receipt.
 #[derive(Debug)]
 pub(crate) struct StopReply {
     task: String,
-    fenced: Option<FenceInfo>,
+    fenced: Option<LaneFenceInfo>,
 }
 
 impl Reply for StopReply {
@@ -37,18 +36,18 @@ impl Reply for StopReply {
     }
 
     fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
-        core.reply(&waiter.caller, &StopResult { fenced: self.fenced, ..stop_result(ended.info()) });
+        core.reply(&waiter.caller, &TaskStopResult { fenced: self.fenced, ..stop_result(ended.info()) });
     }
 
     fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
         let status = core.tasks.get(&self.task).map(super::Task::status);
-        let bare = StopResult::bare(self.task, StopVerdict::Accepted, status);
-        core.reply(&waiter.caller, &StopResult { fenced: self.fenced, ..bare });
+        let bare = TaskStopResult::bare(self.task, StopVerdict::Accepted, status);
+        core.reply(&waiter.caller, &TaskStopResult { fenced: self.fenced, ..bare });
     }
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_stop(&mut self, caller: &Caller, params: StopParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_stop(&mut self, caller: &Caller, params: TaskStopParams) -> Result<Answer, RpcError> {
         check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)?;
         check_reason(params.reason.as_deref())?;
         check_clock("grace_ms", params.grace_ms)?;
@@ -67,7 +66,7 @@ impl<H: Host> Core<H> {
     fn stop_found(
         &mut self,
         caller: &Caller,
-        params: &StopParams,
+        params: &TaskStopParams,
         task: &TaskRef,
     ) -> Result<Answer, RpcError> {
         let id = task.id();
@@ -77,11 +76,11 @@ impl<H: Host> Core<H> {
         };
         let stored = stored.ok_or_else(|| not_found(id))?;
         let level = params.level.map_or(Level::Terminate, Level::from_wire);
-        let actor = self.stop_actor(caller, stored, params.actor.as_deref());
+        let actor = self.actor(caller, params.actor.as_deref());
         let order =
             StopOrder { grace_ms: params.grace_ms, ..StopOrder::new(level, actor, params.reason.as_deref()) };
         let ended = matches!(task, TaskRef::Ended(_)).then(|| already_ended(&ended_info(stored)));
-        let fenced = self.fence_owner(caller, id, &order);
+        let fenced = self.fence_owner(caller, id, &order, params.fence);
         if params.cascade {
             return Ok(self.stop_cascade(caller, id.to_owned(), order, fenced, params.wait, ended));
         }
@@ -94,21 +93,11 @@ impl<H: Host> Core<H> {
             Answer::Later
         } else {
             let status = self.tasks.get(id).map(super::Task::status);
-            let bare = StopResult::bare(id.to_owned(), StopVerdict::Accepted, status);
-            caller.answer(&StopResult { fenced, ..bare })
+            let bare = TaskStopResult::bare(id.to_owned(), StopVerdict::Accepted, status);
+            caller.answer(&TaskStopResult { fenced, ..bare })
         };
         self.order_stop(id, order);
         Ok(answer)
-    }
-
-    /// The actor of a stop. A connection that holds the task's session acts as the session.
-    fn stop_actor(&self, caller: &Caller, stored: &StoredTask, named: Option<&str>) -> String {
-        let holds = stored.session != STANDING && self.acts_for_session(caller.client, &stored.session);
-        match (self.scope(caller), named) {
-            (Scope::Person, Some(name)) if holds => format!("session:{} ({name})", stored.session),
-            (Scope::Person, None) if holds => format!("session:{}", stored.session),
-            _ => self.actor(caller, named),
-        }
     }
 
     /// Sends a stop to the task's shim, or ends the task here if no shim has received its start
@@ -149,7 +138,7 @@ impl<H: Host> Core<H> {
     /// Ends a queued task that no shim has received yet: it has no process.
     pub(super) fn end_queued(&mut self, id: &str, order: StopOrder) {
         let now = Timestamp(self.ctx.now.wall_ms);
-        let receipt = Receipt {
+        let receipt = StopReceipt {
             level: order.level.to_wire(),
             actor: order.actor.clone(),
             reason: order.reason.clone(),
@@ -195,17 +184,17 @@ fn refuse_stop(caller: &Caller, id: &str, error: RpcError) -> Result<Answer, Rpc
         ErrorKind::NotPermitted => StopVerdict::NotPermitted,
         _ => return Err(error),
     };
-    Ok(caller.answer(&StopResult::bare(id.to_owned(), result, None)))
+    Ok(caller.answer(&TaskStopResult::bare(id.to_owned(), result, None)))
 }
 
 /// The reply to a stop, once the task has ended.
-pub(super) fn stop_result(info: &TaskInfo) -> StopResult {
+pub(super) fn stop_result(info: &TaskInfo) -> TaskStopResult {
     let receipt = info.outcome.as_ref().and_then(|outcome| outcome.receipt()).cloned();
     // Without a receipt the stop came too late: the command had ended by itself. For a lost task
     // that is unknown.
-    let accepted = receipt.is_some() || info.status == Status::Lost;
+    let accepted = receipt.is_some() || info.status == TaskStatus::Lost;
     let result = if accepted { StopVerdict::Accepted } else { StopVerdict::AlreadyEnded };
-    StopResult { receipt, ..StopResult::bare(info.id.clone(), result, Some(info.status)) }
+    TaskStopResult { receipt, ..TaskStopResult::bare(info.id.clone(), result, Some(info.status)) }
 }
 
 pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), RpcError> {

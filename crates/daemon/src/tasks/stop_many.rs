@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use belay_model::StopOrder;
-use belay_protocol::lane::FenceInfo;
-use belay_protocol::task::{StopResult, StopVerdict};
+use belay_protocol::lane::LaneFenceInfo;
+use belay_protocol::task::{StopVerdict, TaskStopResult};
 
 use super::TaskEnded;
 use super::stop::stop_result;
@@ -16,7 +16,7 @@ use crate::runtime::{Core, Work};
 /// Several stops with one reply.
 #[derive(Debug)]
 pub(crate) struct StopManyReply {
-    done: Vec<StopResult>,
+    done: Vec<TaskStopResult>,
     /// The tasks that are being stopped now.
     open: BTreeSet<String>,
     order: StopOrder,
@@ -31,9 +31,9 @@ pub(crate) enum AfterStops {
     /// The tasks on the level above are stopped next, up to the root.
     Cascade {
         root: String,
-        fenced: Option<FenceInfo>,
+        fenced: Option<LaneFenceInfo>,
         /// The result for the root, if it ended before this stop reached it.
-        root_ended: Option<Box<StopResult>>,
+        root_ended: Option<Box<TaskStopResult>>,
     },
     CloseSession {
         session: String,
@@ -98,9 +98,9 @@ impl<H: Host> Core<H> {
         caller: &Caller,
         root: String,
         order: StopOrder,
-        fenced: Option<FenceInfo>,
+        fenced: Option<LaneFenceInfo>,
         wait: bool,
-        root_ended: Option<StopResult>,
+        root_ended: Option<TaskStopResult>,
     ) -> Answer {
         let all = self.tasks.below(&root);
         let levels = all.iter().map(|id| self.depth(id)).collect::<BTreeSet<_>>().len() + 1;
@@ -111,8 +111,8 @@ impl<H: Host> Core<H> {
             Answer::Later
         } else {
             let status = self.tasks.get(&root).map(super::Task::status);
-            let bare = StopResult::bare(root.clone(), StopVerdict::Accepted, status);
-            caller.answer(&StopResult { fenced: fenced.clone(), ..bare })
+            let bare = TaskStopResult::bare(root.clone(), StopVerdict::Accepted, status);
+            caller.answer(&TaskStopResult { fenced: fenced.clone(), ..bare })
         };
         *self.tasks.closing.entry(root.clone()).or_default() += 1;
         let caller = Caller { request: caller.request.clone().filter(|_| wait), client: caller.client };
@@ -158,9 +158,9 @@ impl<H: Host> Core<H> {
         self.do_in_slices(Work::Stop { tasks: next.into(), order, fence_for: None });
     }
 
-    fn still_stopping(&self, id: String) -> StopResult {
+    fn still_stopping(&self, id: String) -> TaskStopResult {
         let status = self.tasks.get(&id).map(super::Task::status);
-        StopResult::bare(id, StopVerdict::Accepted, status)
+        TaskStopResult::bare(id, StopVerdict::Accepted, status)
     }
 
     /// Replies: the tasks have ended, or the deadline has passed.
@@ -176,7 +176,7 @@ impl<H: Host> Core<H> {
                 let own = done.iter().position(|result| result.id == root).map(|at| done.remove(at));
                 let own = own.or(root_ended.map(|ended| *ended));
                 let own = own.unwrap_or_else(|| self.still_stopping(root));
-                self.reply(caller, &StopResult { fenced, below: done, ..own });
+                self.reply(caller, &TaskStopResult { fenced, below: done, ..own });
             }
         }
     }
@@ -193,6 +193,6 @@ impl<H: Host> Core<H> {
 }
 
 /// The result of a stop that came too late.
-pub(super) fn already_ended(info: &belay_protocol::task::TaskInfo) -> StopResult {
-    StopResult { result: StopVerdict::AlreadyEnded, ..stop_result(info) }
+pub(super) fn already_ended(info: &belay_protocol::task::TaskInfo) -> TaskStopResult {
+    TaskStopResult { result: StopVerdict::AlreadyEnded, ..stop_result(info) }
 }

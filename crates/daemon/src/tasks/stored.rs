@@ -4,10 +4,9 @@ use belay_journal::TaskRow;
 use belay_model::State;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::ExitStatus;
-use belay_protocol::shell::LineInfo;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent, ProcessId};
 use belay_protocol::task::{
-    AttemptInfo, Budgets, DetachedBy, OnDisconnect, Size, StallInfo, Status, TaskKind,
+    AttemptInfo, Budgets, DetachedBy, OnDisconnect, StallInfo, TaskSpecInfo, TaskStatus,
 };
 use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
@@ -20,13 +19,10 @@ use crate::runtime::lineage_column;
 /// Everything that is known of a task and may be stored. The environment is not part of it, and never will be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskDoc {
-    pub kind: TaskKind,
     /// The command as a person would type it.
     pub command: String,
-    /// What was done with the `&` of a shell line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<LineInfo>,
-    pub argv: Vec<Bytes>,
+    /// What is particular to tasks of its kind.
+    pub spec: TaskSpecInfo,
     pub cwd: Bytes,
     /// It was started in the background.
     pub detached: bool,
@@ -55,9 +51,6 @@ pub(crate) struct TaskDoc {
     /// It is the run of a hook, or was started by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookPart>,
-    /// The size that its terminal had last, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pty: Option<Size>,
     /// Of the parameters, for the idempotency token: a keyed hash, so that nothing can be guessed from it.
     #[serde(default)]
     pub fingerprint: Option<String>,
@@ -82,7 +75,10 @@ pub(crate) struct TaskDoc {
     pub stalled: Option<Box<StallInfo>>,
     /// The number of the last life event that is in the journal.
     pub seen: u64,
-    pub status: Status,
+    /// The number of the last journal event about it.
+    #[serde(default)]
+    pub last_event: u64,
+    pub status: TaskStatus,
     #[serde(default)]
     pub end: Option<EndRecord>,
 }
@@ -214,7 +210,7 @@ impl StoredTask {
 
     /// About how much memory it takes up.
     pub(super) fn stored_bytes(&self) -> usize {
-        self.doc.command.len() + self.doc.argv.iter().map(|word| word.0.len()).sum::<usize>()
+        self.doc.command.len() + self.doc.spec.argv().iter().map(|word| word.0.len()).sum::<usize>()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shim::ToShim;
-use belay_protocol::task::{ResizeParams, ResizeResult, Size};
+use belay_protocol::task::{TaskResizeParams, TaskResizeResult, TerminalSize};
 
 use super::{StoredTask, TaskEnded, TaskRef};
 use crate::config::bounds;
@@ -15,7 +15,7 @@ use crate::runtime::Core;
 pub(crate) const TERM: &str = "TERM=xterm-256color";
 
 /// Some programs divide by the number of rows or columns.
-pub(crate) fn check_size(field: &str, size: Size) -> Result<(), RpcError> {
+pub(crate) fn check_size(field: &str, size: TerminalSize) -> Result<(), RpcError> {
     if size.rows == 0 || size.cols == 0 {
         let message = "a terminal has at least one row and one column";
         return Err(RpcError::invalid(field, message).hint("24 rows and 80 columns are usual"));
@@ -58,15 +58,19 @@ impl Reply for ResizeReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_resize(&mut self, caller: &Caller, params: ResizeParams) -> Result<Answer, RpcError> {
-        let size = Size { rows: params.rows, cols: params.cols };
+    pub(crate) fn task_resize(
+        &mut self,
+        caller: &Caller,
+        params: TaskResizeParams,
+    ) -> Result<Answer, RpcError> {
+        let size = TerminalSize { rows: params.rows, cols: params.cols };
         check_size(if size.rows == 0 { "rows" } else { "cols" }, size)?;
         self.with_task(caller, &params.id, move |core, caller, task| core.resize(caller, &task, size))
     }
 
-    fn resize(&mut self, caller: &Caller, task: &TaskRef, size: Size) -> Result<Answer, RpcError> {
+    fn resize(&mut self, caller: &Caller, task: &TaskRef, size: TerminalSize) -> Result<Answer, RpcError> {
         let id = task.id().to_owned();
-        let has_pty = |stored: &StoredTask| stored.doc.pty.is_some();
+        let has_pty = |stored: &StoredTask| stored.doc.spec.pty().is_some();
         let has_pty = match task {
             TaskRef::Live(id) => self.tasks.get(id).is_some_and(|task| has_pty(&task.stored)),
             TaskRef::Ended(stored) => has_pty(stored),
@@ -84,7 +88,7 @@ impl<H: Host> Core<H> {
                     }
                 });
                 self.store_terminal_size(&id, size);
-                Ok(caller.answer(&ResizeResult { id, rows: size.rows, cols: size.cols }))
+                Ok(caller.answer(&TaskResizeResult { id, rows: size.rows, cols: size.cols }))
             }
             (Some(shim), None) => {
                 let reply = ResizeReply { task: id };
@@ -96,16 +100,16 @@ impl<H: Host> Core<H> {
         }
     }
 
-    pub(crate) fn shim_resized(&mut self, resize: u64, pty: Option<Size>) {
+    pub(crate) fn shim_resized(&mut self, resize: u64, pty: Option<TerminalSize>) {
         let Some((waiter, ResizeReply { task })) = self.take_reply(ReplyId(resize)) else { return };
         let Some(size) = pty else { return self.fail(&waiter.caller, no_terminal(&task)) };
         self.store_terminal_size(&task, size);
-        self.reply(&waiter.caller, &ResizeResult { id: task, rows: size.rows, cols: size.cols });
+        self.reply(&waiter.caller, &TaskResizeResult { id: task, rows: size.rows, cols: size.cols });
     }
 
     /// An adopted shim has reported the size of its terminal, which may have changed while no
     /// daemon ran.
-    pub(crate) fn terminal_adopted(&mut self, shim: ShimId, pty: Option<Size>) {
+    pub(crate) fn terminal_adopted(&mut self, shim: ShimId, pty: Option<TerminalSize>) {
         let task = self.shims.task_of(shim).map(str::to_owned);
         if let (Some(task), Some(size)) = (task, pty) {
             self.store_terminal_size(&task, size);
@@ -113,9 +117,13 @@ impl<H: Host> Core<H> {
     }
 
     /// Stores the size of a terminal, for lists and for the next daemon.
-    fn store_terminal_size(&mut self, id: &str, size: Size) {
-        if self.tasks.get(id).is_some_and(|task| task.stored.doc.pty != Some(size)) {
-            self.tasks.update(id, |task| task.stored.doc.pty = Some(size));
+    fn store_terminal_size(&mut self, id: &str, size: TerminalSize) {
+        if self.tasks.get(id).is_some_and(|task| task.stored.doc.spec.pty() != Some(size)) {
+            self.tasks.update(id, |task| {
+                if let Some(shell) = task.stored.doc.spec.shell_mut() {
+                    shell.pty = Some(size);
+                }
+            });
             self.tasks.mark_changed(id);
         }
     }

@@ -6,11 +6,12 @@ use belay_protocol::lane::LaneSeat;
 use belay_protocol::life::{ExitStatus, OutputInfo};
 use belay_protocol::shim::Now;
 use belay_protocol::task::{
-    ClockInfo, ClocksInfo, Health, HeldBy, LeaderInfo, ProcessInfo, Status, StoppingInfo, TaskInfo,
+    ClockInfo, ClocksInfo, HeldBy, LeaderInfo, ProcessInfo, StoppingInfo, TaskHealth, TaskInfo, TaskSpecInfo,
+    TaskStatus,
 };
 use belay_record::convert::{Wire as _, outcome_from_record};
 
-use super::StoredTask;
+use super::{StoredTask, TaskDoc};
 
 /// What is known of a live task only.
 #[derive(Clone, Debug, Default)]
@@ -36,16 +37,15 @@ pub(super) fn task_info(stored: &StoredTask, live: Live<'_>) -> TaskInfo {
     let stall = doc.stalled.clone().filter(|_| end.is_none());
     TaskInfo {
         id: stored.id.clone(),
-        kind: doc.kind,
+        kind: doc.spec.kind(),
         name: stored.name.clone(),
         status: doc.status,
-        health: if stall.is_some() { Health::Stalled } else { Health::Ok },
+        health: if stall.is_some() { TaskHealth::Stalled } else { TaskHealth::Ok },
         stall,
         detached: live.state.map_or(doc.detached || doc.detached_by.is_some(), State::detached),
         detached_by: doc.detached_by.clone(),
         command: doc.command.clone(),
-        line: doc.line.clone(),
-        argv: doc.argv.clone(),
+        spec: spec_info(doc, live.now),
         cwd: doc.cwd.clone(),
         session: stored.session.clone(),
         parent: stored.parent.clone(),
@@ -59,16 +59,16 @@ pub(super) fn task_info(stored: &StoredTask, live: Live<'_>) -> TaskInfo {
         created_at: Timestamp(stored.created_ms),
         started_at: stored.started_ms().map(Timestamp),
         ended_at: end.map(|end| Timestamp(end.ended_at_ms)),
-        pid: doc.leader.filter(|_| doc.status != Status::Resting).map(|leader| leader.pid),
+        pid: doc.leader.filter(|_| doc.status != TaskStatus::Retrying).map(|leader| leader.pid),
         leader: leader_info(stored, live.state),
         attempt: doc.attempt,
-        pty: live.now.and_then(|now| now.pty).or(doc.pty),
         processes: live.processes.cloned(),
         output: output_info(stored, live.now, live.output),
         clocks: clocks_info(stored, live.state, live.now),
         budgets: doc.budgets,
         stopping: live.state.and_then(stopping_info),
         outcome: end.map(outcome_from_record),
+        last_event: doc.last_event,
         held_by: doc
             .shim
             .as_ref()
@@ -77,12 +77,21 @@ pub(super) fn task_info(stored: &StoredTask, live: Live<'_>) -> TaskInfo {
     }
 }
 
+/// With the size that the terminal has now.
+fn spec_info(doc: &TaskDoc, now: Option<&Now>) -> TaskSpecInfo {
+    let mut spec = doc.spec.clone();
+    if let (Some(shell), Some(size)) = (spec.shell_mut(), now.and_then(|now| now.pty)) {
+        shell.pty = Some(size);
+    }
+    spec
+}
+
 fn leader_info(stored: &StoredTask, state: Option<&State>) -> Option<LeaderInfo> {
     // Between two attempts there is no leader.
-    let leader = stored.doc.leader.filter(|_| stored.doc.status != Status::Resting)?;
+    let leader = stored.doc.leader.filter(|_| stored.doc.status != TaskStatus::Retrying)?;
     let seen = state.and_then(State::leader).and_then(Leader::exit).map(|exit| exit.to_wire());
     let (exit_code, signal) = match seen.or(stored.doc.leader_exit) {
-        Some(ExitStatus::Code(code)) => (Some(code), None),
+        Some(ExitStatus::Code { code }) => (Some(code), None),
         Some(ExitStatus::Signal { number, .. }) => (None, Some(number)),
         None => (None, None),
     };

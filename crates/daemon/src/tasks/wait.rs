@@ -3,8 +3,10 @@
 //! out can be continued without missing anything.
 
 use belay_protocol::error::RpcError;
-use belay_protocol::output::{SearchCursor, SearchLine, SearchParams};
-use belay_protocol::task::{MatchParams, Met, TaskInfo, WaitParams, WaitResult};
+use belay_protocol::output::{OutputSearchCursor, OutputSearchLine, OutputSearchParams};
+use belay_protocol::task::{
+    OutputMatchParams, TaskInfo, TaskKind, TaskWaitParams, TaskWaitResult, WaitMet, WaitUntil,
+};
 
 use super::output::pattern;
 use super::{TaskEnded, TaskRef, ended_info};
@@ -19,6 +21,7 @@ use crate::runtime::{Core, Timer, TimerKey};
 #[derive(Debug)]
 pub(crate) struct WaitReply {
     task: String,
+    until: WaitUntil,
     /// The caller waits in the foreground: a detach answers the wait.
     attached: bool,
     matching: Option<Matching>,
@@ -31,9 +34,9 @@ pub(crate) struct WaitReply {
 #[derive(Debug)]
 struct Matching {
     pattern: Pattern,
-    params: MatchParams,
+    params: OutputMatchParams,
     /// The position at which the next search begins.
-    cursor: SearchCursor,
+    cursor: OutputSearchCursor,
     /// A search is running.
     searching: bool,
     /// More output was written since the search began.
@@ -46,7 +49,7 @@ struct Matching {
 /// A matching line without a newline, and when it is accepted if no output follows.
 #[derive(Debug)]
 struct Unfinished {
-    line: SearchLine,
+    line: OutputSearchLine,
     accepted_at_ms: u64,
 }
 
@@ -66,16 +69,22 @@ impl WaitReply {
     }
 
     /// The position at which a later wait for the same match continues.
-    fn next(&self) -> Option<SearchCursor> {
+    fn next(&self) -> Option<OutputSearchCursor> {
         self.matching.as_ref().map(|matching| matching.cursor)
     }
 
-    fn result(&self, task: TaskInfo, met: Met, line: Option<SearchLine>) -> WaitResult {
-        WaitResult { id: task.id.clone(), met, line, next: self.next().map(Into::into), task }
+    fn result(&self, task: TaskInfo, met: WaitMet, line: Option<OutputSearchLine>) -> TaskWaitResult {
+        TaskWaitResult { id: task.id.clone(), met, line, next: self.next().map(Into::into), task }
     }
 
     /// Replies with a task that has not ended, or whose last lines were searched.
-    fn answer<H: Host>(self, core: &mut Core<H>, caller: &Caller, met: Met, line: Option<SearchLine>) {
+    fn answer<H: Host>(
+        self,
+        core: &mut Core<H>,
+        caller: &Caller,
+        met: WaitMet,
+        line: Option<OutputSearchLine>,
+    ) {
         if let Some(info) = &self.ended {
             let result = self.result((**info).clone(), met, line);
             return core.reply(caller, &result);
@@ -114,11 +123,11 @@ impl Reply for WaitReply {
     }
 
     fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
-        core.reply(&waiter.caller, &self.result(ended.info().clone(), Met::Ended, None));
+        core.reply(&waiter.caller, &self.result(ended.info().clone(), WaitMet::Ended, None));
     }
 
     fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
-        self.answer(core, &waiter.caller, Met::Timeout, None);
+        self.answer(core, &waiter.caller, WaitMet::Timeout, None);
     }
 
     fn removed<H: Host>(&self, core: &mut Core<H>, _: ReplyId) {
@@ -131,13 +140,17 @@ impl Reply for WaitReply {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn task_wait(&mut self, caller: &Caller, params: WaitParams) -> Result<Answer, RpcError> {
+    pub(crate) fn task_wait(&mut self, caller: &Caller, params: TaskWaitParams) -> Result<Answer, RpcError> {
         check_clock("silence_ms", params.silence_ms)?;
         if params.attach && (params.matching.is_some() || params.silence_ms.is_some()) {
             let message = "attach cannot be combined with a match or with silence";
             return Err(
                 RpcError::invalid("attach", message).hint("wait for a match or for silence without attach")
             );
+        }
+        if params.attach && params.until != WaitUntil::Ended {
+            return Err(RpcError::invalid("attach", "attach waits for the end, and for nothing else")
+                .hint("leave out until, or attach"));
         }
         let pattern = params.matching.as_ref().map(|matching| pattern(&matching.pattern)).transpose()?;
         let id = params.id.clone();
@@ -147,7 +160,7 @@ impl<H: Host> Core<H> {
     fn wait_for(
         &mut self,
         caller: &Caller,
-        params: &WaitParams,
+        params: &TaskWaitParams,
         pattern: Option<Pattern>,
         task: TaskRef,
     ) -> Result<Answer, RpcError> {
@@ -155,14 +168,26 @@ impl<H: Host> Core<H> {
             TaskRef::Ended(stored) if params.matching.is_none() => {
                 let info = ended_info(stored);
                 self.acknowledge_by_reply(caller, stored);
-                let result =
-                    WaitResult { id: info.id.clone(), met: Met::Ended, line: None, next: None, task: info };
+                let result = TaskWaitResult {
+                    id: info.id.clone(),
+                    met: WaitMet::Ended,
+                    line: None,
+                    next: None,
+                    task: info,
+                };
                 return Ok(caller.answer(&result));
             }
             TaskRef::Ended(stored) => Some(Box::new(ended_info(stored))),
             TaskRef::Live(_) => None,
         };
         let id = task.id().to_owned();
+        self.check_until(&task, params.until)?;
+        if params.until == WaitUntil::Started
+            && self.tasks.get(&id).is_some_and(|task| task.state.has_begun())
+        {
+            self.answer_started_wait(caller, &id);
+            return Ok(Answer::Later);
+        }
         if params.attach && self.tasks.get(&id).is_some_and(|task| task.state.detached()) {
             self.answer_detached_wait(caller, &id);
             return Ok(Answer::Later);
@@ -172,7 +197,8 @@ impl<H: Host> Core<H> {
             self.attach_caller(&id, caller.client);
         }
         let within = params.timeout_ms.unwrap_or(bounds::WAIT_MS).min(bounds::WAIT_MS);
-        let reply = WaitReply { task: id.clone(), attached: params.attach, matching, silence, ended };
+        let (until, attached) = (params.until, params.attach);
+        let reply = WaitReply { task: id.clone(), until, attached, matching, silence, ended };
         let watches = reply.watches_output();
         let wait = self.defer_reply(caller.clone(), reply, Some(within));
         if watches {
@@ -183,11 +209,48 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
+    /// Only an agent has turns and asks for input.
+    fn check_until(&self, task: &TaskRef, until: WaitUntil) -> Result<(), RpcError> {
+        let kind = match task {
+            TaskRef::Live(id) => self.tasks.get(id).map(|task| task.stored.doc.spec.kind()),
+            TaskRef::Ended(stored) => Some(stored.doc.spec.kind()),
+        };
+        match (until, kind) {
+            (WaitUntil::Turn | WaitUntil::InputNeeded, Some(TaskKind::Shell)) => {
+                let message =
+                    format!("task {} is a command: only an agent has turns and asks for input", task.id());
+                Err(RpcError::invalid("until", message).hint("wait until it has started or ended"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The reply to a caller that waits for the start of a task that runs.
+    fn answer_started_wait(&mut self, caller: &Caller, id: &str) {
+        let make = Box::new(|caller: &Caller, task: TaskInfo| {
+            let id = task.id.clone();
+            caller.answer(&TaskWaitResult { id, met: WaitMet::Started, line: None, next: None, task })
+        });
+        self.reply_live(caller, id, false, None, make);
+    }
+
+    /// A task has started: callers that wait for that get their reply.
+    pub(super) fn answer_started_waits(&mut self, id: &str) {
+        for wait in self.requests.of_task(id) {
+            let is_met = |wait: &WaitReply| wait.until == WaitUntil::Started;
+            if self.requests.reply::<WaitReply>(wait).is_some_and(is_met)
+                && let Some((waiter, _)) = self.take_reply::<WaitReply>(wait)
+            {
+                self.answer_started_wait(&waiter.caller, id);
+            }
+        }
+    }
+
     /// The reply to a caller that waits in the foreground for a task that is in the background.
     pub(super) fn answer_detached_wait(&mut self, caller: &Caller, id: &str) {
         let make = Box::new(|caller: &Caller, task: TaskInfo| {
             let id = task.id.clone();
-            caller.answer(&WaitResult { id, met: Met::Detached, line: None, next: None, task })
+            caller.answer(&TaskWaitResult { id, met: WaitMet::Detached, line: None, next: None, task })
         });
         self.reply_live(caller, id, true, None, make);
     }
@@ -195,7 +258,7 @@ impl<H: Host> Core<H> {
     fn conditions(
         &self,
         task: &TaskRef,
-        params: &WaitParams,
+        params: &TaskWaitParams,
         pattern: Option<Pattern>,
     ) -> Result<(Option<Matching>, Option<Silence>), RpcError> {
         if pattern.is_none() && params.silence_ms.is_none() {
@@ -211,7 +274,7 @@ impl<H: Host> Core<H> {
                     );
                     return Err(RpcError::invalid("after", message).from_position(output.bytes));
                 }
-                let begin = SearchCursor { at: params.after, ..SearchCursor::default() };
+                let begin = OutputSearchCursor { at: params.after, ..OutputSearchCursor::default() };
                 let cursor = params.cursor.unwrap_or(begin);
                 Some(Matching {
                     pattern,
@@ -264,7 +327,7 @@ impl<H: Host> Core<H> {
             return;
         }
         (matching.searching, matching.more) = (true, false);
-        let params = SearchParams {
+        let params = OutputSearchParams {
             id: reply.task.clone(),
             pattern: String::new(),
             after: 0,
@@ -302,13 +365,13 @@ impl<H: Host> Core<H> {
         let Some(matching) = self.matching(wait) else { return };
         matching.cursor = found.resume;
         if let Some(line) = line {
-            self.end_wait(wait, Met::Match, Some(line));
+            self.end_wait(wait, WaitMet::Match, Some(line));
         } else if matching.due {
-            self.end_wait(wait, Met::Timeout, None);
+            self.end_wait(wait, WaitMet::Timeout, None);
         } else if matching.more || !found.result.complete {
             self.search_for_match(wait);
         } else if !is_live {
-            self.end_wait(wait, Met::Ended, None);
+            self.end_wait(wait, WaitMet::Ended, None);
         }
     }
 
@@ -319,7 +382,7 @@ impl<H: Host> Core<H> {
     /// Whether a line without a newline is a prompt, and not part of a line that is still being
     /// written. It is a prompt if no output has followed for a moment; otherwise it is searched
     /// again after that moment, or when output follows.
-    fn is_prompt(&mut self, wait: ReplyId, line: &SearchLine) -> bool {
+    fn is_prompt(&mut self, wait: ReplyId, line: &OutputSearchLine) -> bool {
         let now_ms = self.ctx.now.mono_ms;
         let task = self.requests.reply::<WaitReply>(wait).map(|reply| reply.task.clone());
         let log = task.and_then(|task| self.log_of(&task).ok());
@@ -337,7 +400,7 @@ impl<H: Host> Core<H> {
             self.ctx.schedule(accepted_at_ms - now_ms, Timer::Quiet(wait));
         }
         if due {
-            self.end_wait(wait, Met::Timeout, None);
+            self.end_wait(wait, WaitMet::Timeout, None);
         } else if more {
             self.search_for_match(wait);
         }
@@ -362,7 +425,7 @@ impl<H: Host> Core<H> {
         let Some(silence) = &mut reply.silence else { return };
         let at_ms = silence.since_ms.saturating_add(silence.limit_ms);
         if at_ms <= now_ms {
-            return self.end_wait(wait, Met::Silence, None);
+            return self.end_wait(wait, WaitMet::Silence, None);
         }
         // This call may be due to another timer.
         let earlier = silence.timer.take();
@@ -375,7 +438,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn end_wait(&mut self, wait: ReplyId, met: Met, line: Option<SearchLine>) {
+    fn end_wait(&mut self, wait: ReplyId, met: WaitMet, line: Option<OutputSearchLine>) {
         if let Some((waiter, reply)) = self.take_reply::<WaitReply>(wait) {
             reply.answer(self, &waiter.caller, met, line);
         }

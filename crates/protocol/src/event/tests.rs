@@ -21,9 +21,13 @@ fn sample(kind: EventKind) -> Event {
             session,
             exit: ExitStatus::Signal { number: 9, core_dumped: false },
         },
-        EventKind::TaskAttemptEnded => {
-            Event::TaskAttemptEnded { task, session, exit: ExitStatus::Code(1), attempt: 1, next_ms: 500 }
-        }
+        EventKind::TaskAttemptEnded => Event::TaskAttemptEnded {
+            task,
+            session,
+            exit: ExitStatus::Code { code: 1 },
+            attempt: 1,
+            next_ms: 500,
+        },
         EventKind::TaskStalled => {
             let evidence =
                 StallEvidence { silent_ms: 1, cpu_ms: 2, output_bytes: 3, processes: Vec::new(), more: 0 };
@@ -40,7 +44,7 @@ fn sample(kind: EventKind) -> Event {
             let survivor = SurvivorInfo { pid: 7, start_ticks: 8, uid: 0, command: "sleep".to_owned() };
             let outcome =
                 Outcome::Lost { reason: "no shim".to_owned(), survivors: vec![survivor], capture: None };
-            Event::TaskEnded { task, session, status: Status::Lost, outcome: Some(outcome) }
+            Event::TaskEnded { task, session, status: TaskStatus::Lost, outcome: Some(outcome) }
         }
         EventKind::TaskRemoved => Event::TaskRemoved { task, session },
         EventKind::TaskAdopted => Event::TaskAdopted { task, session },
@@ -48,7 +52,7 @@ fn sample(kind: EventKind) -> Event {
         EventKind::SessionLapsed => Event::SessionLapsed { session, grace_ms: 30 },
         EventKind::SessionRegained => Event::SessionRegained { session },
         EventKind::SessionEnding => {
-            Event::SessionEnding { session, by: Some(by), reason: None, on_end: OnEnd::Keep }
+            Event::SessionEnding { session, by: Some(by), reason: None, on_end: OnSessionEnd::Keep }
         }
         EventKind::SessionEnded => Event::SessionEnded { session, by: Some(by), reason: None },
         EventKind::LaneQueued => Event::LaneQueued { task, session, lane, place: Some(1), owner: None },

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::BudgetName;
-use crate::life::{CaptureFault, ClockName, Receipt, StartStage, StopCause, StopLevel, SurvivorInfo};
+use crate::life::{CaptureFault, ClockName, StartStage, StopCause, StopLevel, StopReceipt, SurvivorInfo};
 
 /// One list for the members of [`OutcomeKind`], their names on the wire, and the variants of [`Outcome`].
 macro_rules! outcome_kinds {
@@ -46,6 +46,34 @@ outcome_kinds! {
     Budget = "budget",
     StopFailed = "stop_failed",
     Lost = "lost",
+    TurnEnded = "turn_ended",
+    Refused = "refused",
+    MaxTokens = "max_tokens",
+    Authentication = "authentication",
+    Protocol = "protocol",
+    Empty = "empty",
+}
+
+impl OutcomeKind {
+    /// Whether only an agent ends like this.
+    pub const fn is_of_agent(self) -> bool {
+        match self {
+            Self::TurnEnded
+            | Self::Refused
+            | Self::MaxTokens
+            | Self::Authentication
+            | Self::Protocol
+            | Self::Empty => true,
+            Self::Exited
+            | Self::Signaled
+            | Self::Spawn
+            | Self::Cancelled
+            | Self::TimedOut
+            | Self::Budget
+            | Self::StopFailed
+            | Self::Lost => false,
+        }
+    }
 }
 
 /// How a task ended. `exit_code` and `signal` of a stopped task say how its leader ended, where that is known. `capture` is
@@ -78,7 +106,7 @@ pub enum Outcome {
         reason: Option<String>,
         /// The level that was asked for; the receipt has the hardest one that was needed.
         level: StopLevel,
-        receipt: Receipt,
+        receipt: StopReceipt,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +118,7 @@ pub enum Outcome {
     TimedOut {
         clock: ClockName,
         limit_ms: u64,
-        receipt: Receipt,
+        receipt: StopReceipt,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +132,7 @@ pub enum Outcome {
     /// The task exceeded a budget.
     Budget {
         budget: BudgetInfo,
-        receipt: Receipt,
+        receipt: StopReceipt,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,7 +143,7 @@ pub enum Outcome {
     /// The task was stopped, and some of its processes outlived SIGKILL.
     StopFailed {
         survivors: Vec<SurvivorInfo>,
-        receipt: Receipt,
+        receipt: StopReceipt,
         /// Why the task was stopped.
         #[serde(flatten)]
         cause: StopCause,
@@ -134,6 +162,65 @@ pub enum Outcome {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capture: Option<CaptureFault>,
     },
+    /// The agent ended its turn.
+    TurnEnded {
+        stop_reason: StopReason,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<AgentUsage>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capture: Option<CaptureFault>,
+    },
+    /// The agent refused the prompt.
+    Refused {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capture: Option<CaptureFault>,
+    },
+    /// The agent reached its limit of tokens.
+    MaxTokens {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<AgentUsage>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capture: Option<CaptureFault>,
+    },
+    /// The agent is not signed in.
+    Authentication {
+        message: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capture: Option<CaptureFault>,
+    },
+    /// The agent broke its protocol, or exited during a turn.
+    Protocol {
+        message: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capture: Option<CaptureFault>,
+    },
+    /// The agent ended its turn without saying anything.
+    Empty {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capture: Option<CaptureFault>,
+    },
+}
+
+/// Why an agent ended its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    EndTurn,
+    MaxTurnRequests,
+    Cancelled,
+}
+
+/// What a turn of an agent used, as far as the agent reported it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentUsage {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
 }
 
 impl Outcome {
@@ -144,8 +231,16 @@ impl Outcome {
             Self::Cancelled { exit_code, .. }
             | Self::TimedOut { exit_code, .. }
             | Self::Budget { exit_code, .. }
-            | Self::StopFailed { exit_code, .. } => *exit_code,
-            Self::Signaled { .. } | Self::Spawn { .. } | Self::Lost { .. } => None,
+            | Self::StopFailed { exit_code, .. }
+            | Self::Protocol { exit_code, .. } => *exit_code,
+            Self::Signaled { .. }
+            | Self::Spawn { .. }
+            | Self::Lost { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Authentication { .. }
+            | Self::Empty { .. } => None,
         }
     }
 
@@ -156,19 +251,36 @@ impl Outcome {
             Self::Cancelled { signal, .. }
             | Self::TimedOut { signal, .. }
             | Self::Budget { signal, .. }
-            | Self::StopFailed { signal, .. } => *signal,
-            Self::Exited { .. } | Self::Spawn { .. } | Self::Lost { .. } => None,
+            | Self::StopFailed { signal, .. }
+            | Self::Protocol { signal, .. } => *signal,
+            Self::Exited { .. }
+            | Self::Spawn { .. }
+            | Self::Lost { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Authentication { .. }
+            | Self::Empty { .. } => None,
         }
     }
 
     /// What the stop did, if the task was stopped.
-    pub const fn receipt(&self) -> Option<&Receipt> {
+    pub const fn receipt(&self) -> Option<&StopReceipt> {
         match self {
             Self::Cancelled { receipt, .. }
             | Self::TimedOut { receipt, .. }
             | Self::Budget { receipt, .. }
             | Self::StopFailed { receipt, .. } => Some(receipt),
-            Self::Exited { .. } | Self::Signaled { .. } | Self::Spawn { .. } | Self::Lost { .. } => None,
+            Self::Exited { .. }
+            | Self::Signaled { .. }
+            | Self::Spawn { .. }
+            | Self::Lost { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Authentication { .. }
+            | Self::Protocol { .. }
+            | Self::Empty { .. } => None,
         }
     }
 
@@ -181,7 +293,13 @@ impl Outcome {
             | Self::Spawn { .. }
             | Self::Cancelled { .. }
             | Self::TimedOut { .. }
-            | Self::Budget { .. } => &[],
+            | Self::Budget { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Authentication { .. }
+            | Self::Protocol { .. }
+            | Self::Empty { .. } => &[],
         }
     }
 
@@ -196,7 +314,13 @@ impl Outcome {
             | Self::Spawn { .. }
             | Self::TimedOut { .. }
             | Self::Budget { .. }
-            | Self::Lost { .. } => None,
+            | Self::Lost { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Authentication { .. }
+            | Self::Protocol { .. }
+            | Self::Empty { .. } => None,
         }
     }
 
@@ -208,11 +332,16 @@ impl Outcome {
             | Self::StopFailed { cause: StopCause::Clock { reason, .. }, .. } => reason.as_deref(),
             Self::StopFailed { cause: StopCause::Asked { order }, .. } => order.reason.as_deref(),
             Self::Lost { reason, .. } => Some(reason),
+            Self::Authentication { message, .. } | Self::Protocol { message, .. } => Some(message),
             Self::StopFailed { cause: StopCause::Budget { .. }, .. }
             | Self::Exited { .. }
             | Self::Signaled { .. }
             | Self::Spawn { .. }
-            | Self::Budget { .. } => None,
+            | Self::Budget { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Empty { .. } => None,
         }
     }
 
@@ -228,7 +357,13 @@ impl Outcome {
             | Self::Spawn { .. }
             | Self::Cancelled { .. }
             | Self::Budget { .. }
-            | Self::Lost { .. } => None,
+            | Self::Lost { .. }
+            | Self::TurnEnded { .. }
+            | Self::Refused { .. }
+            | Self::MaxTokens { .. }
+            | Self::Authentication { .. }
+            | Self::Protocol { .. }
+            | Self::Empty { .. } => None,
         }
     }
 }

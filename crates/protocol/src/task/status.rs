@@ -5,12 +5,16 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum TaskStatus {
     Queued,
     Starting,
     Running,
     /// Between two attempts of a command that failed: nothing of it runs now.
-    Resting,
+    Retrying,
+    /// An agent between two turns: it waits for a prompt.
+    Idle,
+    /// An agent that waits for a permission or for other input.
+    InputNeeded,
     Stopping,
     Completed,
     Failed,
@@ -20,10 +24,16 @@ pub enum Status {
     StopFailed,
 }
 
-impl Status {
+impl TaskStatus {
     pub const fn is_ended(self) -> bool {
         match self {
-            Self::Queued | Self::Starting | Self::Running | Self::Resting | Self::Stopping => false,
+            Self::Queued
+            | Self::Starting
+            | Self::Running
+            | Self::Retrying
+            | Self::Idle
+            | Self::InputNeeded
+            | Self::Stopping => false,
             Self::Completed
             | Self::Failed
             | Self::Cancelled
@@ -38,7 +48,9 @@ impl Status {
             Self::Queued => "queued",
             Self::Starting => "starting",
             Self::Running => "running",
-            Self::Resting => "resting",
+            Self::Retrying => "retrying",
+            Self::Idle => "idle",
+            Self::InputNeeded => "input_needed",
             Self::Stopping => "stopping",
             Self::Completed => "completed",
             Self::Failed => "failed",
@@ -52,7 +64,7 @@ impl Status {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Health {
+pub enum TaskHealth {
     #[default]
     Ok,
     Stalled,

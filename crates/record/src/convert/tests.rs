@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn order() -> Order {
-    Order {
+fn order() -> StopOrderInfo {
+    StopOrderInfo {
         level: StopLevel::Interrupt,
         grace_ms: Some(10),
         actor: "user:ada".to_owned(),
@@ -19,8 +19,8 @@ fn survivor() -> SurvivorInfo {
     SurvivorInfo { pid: 7, start_ticks: 8, uid: 0, command: "sleep".to_owned() }
 }
 
-fn receipt() -> Receipt {
-    Receipt {
+fn receipt() -> StopReceipt {
+    StopReceipt {
         level: StopLevel::Kill,
         actor: "user:ada".to_owned(),
         reason: None,
@@ -37,45 +37,45 @@ fn receipt() -> Receipt {
     }
 }
 
-fn record(end: End, receipt: Option<Receipt>) -> EndRecord {
+fn record(end: TaskEnd, receipt: Option<StopReceipt>) -> EndRecord {
     EndRecord { end, ended_at_ms: 3_000, receipt, output: OutputInfo::default(), capture: None }
 }
 
 /// Every kind of end that the shim records, with a receipt where there is one, and what clients see of it.
 fn ends() -> Vec<(EndRecord, Value)> {
-    let code = Some(ExitStatus::Code(3));
+    let code = Some(ExitStatus::Code { code: 3 });
     let signal = Some(ExitStatus::Signal { number: 9, core_dumped: true });
     let shown = json!(receipt());
     let error = StartError { stage: StartStage::Program, errno: 0, message: "no such program".to_owned() };
-    let clock = End::TimedOut { clock: ClockName::Silence, limit_ms: 500, reason: None, exit: signal };
-    let stall = End::TimedOut {
+    let clock = TaskEnd::TimedOut { clock: ClockName::Silence, limit_ms: 500, reason: None, exit: signal };
+    let stall = TaskEnd::TimedOut {
         clock: ClockName::Stall,
         limit_ms: 500,
         reason: Some("no progress".to_owned()),
         exit: None,
     };
-    let budget = End::Budget { budget: BudgetName::Output, limit: 10, used: 11, exit: None };
+    let budget = TaskEnd::Budget { budget: BudgetName::Output, limit: 10, used: 11, exit: None };
     let cause = StopCause::Asked { order: order() };
-    let failed = End::StopFailed { cause, survivors: vec![survivor()], exit: code };
-    let lost = End::Lost { known: "its shim was killed".to_owned(), survivors: vec![survivor()] };
+    let failed = TaskEnd::StopFailed { cause, survivors: vec![survivor()], exit: code };
+    let lost = TaskEnd::Lost { known: "its shim was killed".to_owned(), survivors: vec![survivor()] };
     vec![
         (
-            record(End::Exited { exit: ExitStatus::Code(3) }, None),
+            record(TaskEnd::Exited { exit: ExitStatus::Code { code: 3 } }, None),
             json!({ "kind": "exited", "exit_code": 3 }),
         ),
         (
-            record(End::Exited { exit: ExitStatus::Signal { number: 11, core_dumped: true } }, None),
+            record(TaskEnd::Exited { exit: ExitStatus::Signal { number: 11, core_dumped: true } }, None),
             json!({ "kind": "signaled", "signal": 11, "core_dumped": true }),
         ),
         (
-            record(End::Spawn { error }, None),
+            record(TaskEnd::Spawn { error }, None),
             json!({
                 "kind": "spawn",
                 "error": { "what": "program", "errno": null, "message": "no such program" },
             }),
         ),
         (
-            record(End::Cancelled { order: order(), exit: signal }, Some(receipt())),
+            record(TaskEnd::Cancelled { order: order(), exit: signal }, Some(receipt())),
             json!({
                 "kind": "cancelled", "actor": "user:ada", "reason": "too slow", "level": "interrupt",
                 "receipt": shown, "signal": 9,

@@ -1,7 +1,7 @@
 //! What a stop did, written down while it goes on, and made into a receipt at its end.
 
 use belay_model::{Cause, Clock, Level, Outcome};
-use belay_protocol::life::{Receipt, SignalSent};
+use belay_protocol::life::{SignalSent, StopReceipt};
 use belay_protocol::time::Timestamp;
 use belay_record::convert::Wire as _;
 
@@ -47,7 +47,7 @@ impl StopNotes {
     }
 
     /// What the stop did, if the task was being stopped when it ended.
-    pub(super) fn receipt(&self, outcome: &Outcome, ended: Moment) -> Option<Receipt> {
+    pub(super) fn receipt(&self, outcome: &Outcome, ended: Moment) -> Option<StopReceipt> {
         let clock_actor = |clock: Clock| format!("clock:{}", clock.name());
         let (level, actor, reason, survivors) = match outcome {
             Outcome::Cancelled { order, .. } => {
@@ -73,7 +73,7 @@ impl StopNotes {
             // It ended by itself before the stop reached it: there is nothing to show a receipt for.
             Outcome::Exited(_) | Outcome::NotStarted(_) | Outcome::Lost { .. } => return None,
         };
-        Some(Receipt {
+        Some(StopReceipt {
             level: level.to_wire(),
             actor,
             reason,

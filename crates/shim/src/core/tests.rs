@@ -4,9 +4,9 @@
 mod watch;
 
 use belay_model::{Event, Evidence, Exit, Outcome, State, step};
-use belay_protocol::life::{ClockName, End, ExitStatus, Order, OutputInfo, StopLevel};
+use belay_protocol::life::{ClockName, ExitStatus, OutputInfo, StopLevel, StopOrderInfo, TaskEnd};
 use belay_protocol::shim::{Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, Start, ToShim};
-use belay_protocol::task::{OnStall, Size, StallParams};
+use belay_protocol::task::{OnStall, StallParams, TerminalSize};
 use belay_protocol::time::Timestamp;
 use belay_record::convert::{Wire as _, event_from_wire, policy_from_wire};
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ fn retried(held: bool, retries: u32) -> Box<Start> {
         stdin: false,
         stdin_from: None,
         merge: false,
-        pty: Some(Size::USUAL),
+        pty: Some(TerminalSize::USUAL),
         detached: false,
         clocks: Clocks {
             timeout_ms: Some(100),
@@ -68,8 +68,8 @@ fn admit(task: &str) -> ToShim {
     ToShim::Admit { task: task.to_owned() }
 }
 
-fn order(actor: &str) -> Order {
-    Order { level: StopLevel::Terminate, grace_ms: None, actor: actor.to_owned(), reason: None }
+fn order(actor: &str) -> StopOrderInfo {
+    StopOrderInfo { level: StopLevel::Terminate, grace_ms: None, actor: actor.to_owned(), reason: None }
 }
 
 fn hello(actions: &[Action]) -> &Hello {
@@ -95,10 +95,10 @@ fn a_held_start_is_spawned_when_it_is_admitted_and_once() {
     assert_eq!(core.state(), Some(&State::Queued { detached: false }));
     assert_eq!(core.next_deadline(), None, "no clock runs");
     assert!(say(&mut core, 1, admit("another")).is_empty());
-    core.set_pty(Size { rows: 1, cols: 2 });
+    core.set_pty(TerminalSize { rows: 1, cols: 2 });
     let starts = spawned(say(&mut core, 2, admit("t")));
     let [spawn] = starts.as_slice() else { panic!("{starts:?}") };
-    assert_eq!(*spawn, Start { pty: Some(Size { rows: 1, cols: 2 }), ..*start(true) });
+    assert_eq!(*spawn, Start { pty: Some(TerminalSize { rows: 1, cols: 2 }), ..*start(true) });
     assert!(say(&mut core, 3, admit("t")).is_empty());
     core.handle(at(4), Input::Spawned(Ok(LEADER)));
     assert!(say(&mut core, 5, admit("t")).is_empty());
@@ -132,7 +132,7 @@ fn a_held_start_that_is_stopped_never_begins() {
     let [Action::Send(FromShim::Life(item))] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((item.number, &item.event), (1, &LifeEvent::Stop { order: order("somebody") }));
     let record = item.end.as_ref().unwrap();
-    assert_eq!(record.end, End::Cancelled { order: order("somebody"), exit: None });
+    assert_eq!(record.end, TaskEnd::Cancelled { order: order("somebody"), exit: None });
     let receipt = record.receipt.as_ref().unwrap();
     assert_eq!((receipt.level, receipt.actor.as_str()), (StopLevel::Terminate, "somebody"));
     assert!(receipt.signals.is_empty() && receipt.survivors.is_empty());
@@ -206,11 +206,14 @@ fn between_two_attempts_there_is_nobody_to_be_stopped() {
         assert!(core.task.as_ref().unwrap().start.is_none());
         let actions = core.handle(at(100), Input::Finished { output: OutputInfo::default(), capture: None });
         let record = end_of(&actions);
-        let exit = Some(ExitStatus::Code(3));
+        let exit = Some(ExitStatus::Code { code: 3 });
         let (end, actor) = if by_limit {
-            (End::TimedOut { clock: ClockName::Timeout, limit_ms: 100, reason: None, exit }, "clock:timeout")
+            (
+                TaskEnd::TimedOut { clock: ClockName::Timeout, limit_ms: 100, reason: None, exit },
+                "clock:timeout",
+            )
         } else {
-            (End::Cancelled { order: order("me"), exit }, "me")
+            (TaskEnd::Cancelled { order: order("me"), exit }, "me")
         };
         assert_eq!(record.end, end);
         let receipt = record.receipt.as_ref().unwrap();
@@ -335,7 +338,7 @@ impl Loop {
             Happens::Admit => self.feed(core, daemon(admit("t"))),
             Happens::Stop => self.feed(core, daemon(ToShim::Stop { order: order("stop") })),
             Happens::Kill => {
-                let order = Order { level: StopLevel::Kill, ..order("kill") };
+                let order = StopOrderInfo { level: StopLevel::Kill, ..order("kill") };
                 self.feed(core, daemon(ToShim::Stop { order }));
                 self.exits(core, Exit::Signal { signal: 9, core_dumped: false });
             }

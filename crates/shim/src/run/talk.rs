@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use belay_os::pty;
 use belay_os::signal::Signal;
 use belay_protocol::shim::{FromShim, Now, ToShim, WriteResult};
-use belay_protocol::task::Size;
+use belay_protocol::task::TerminalSize;
 
 use super::{Shim, now};
 use crate::core::Input;
@@ -110,7 +110,7 @@ impl Shim {
     }
 
     /// The size that the terminal has now, or will have when its turn has come, or its next attempt.
-    fn resize(&mut self, size: Size) -> Option<Size> {
+    fn resize(&mut self, size: TerminalSize) -> Option<TerminalSize> {
         if self.core.is_queued() || self.core.is_resting() {
             self.core.pty()?;
             self.core.set_pty(size);

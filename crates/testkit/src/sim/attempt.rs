@@ -1,7 +1,7 @@
 //! Commands that are run again: when the next attempt may begin, by a count of its own, and which ends there are in between.
 
 use belay_model::{Clock, Exit};
-use belay_protocol::life::{End, ExitStatus, Order};
+use belay_protocol::life::{ExitStatus, StopOrderInfo, TaskEnd};
 use belay_record::convert::Wire as _;
 
 use super::Checked;
@@ -54,18 +54,18 @@ impl Truth {
     }
 
     /// Whether this end, of a task that rested, is the true one. None if it did not rest.
-    pub(crate) fn judge_resting(&self, end: &End) -> Option<bool> {
+    pub(crate) fn judge_resting(&self, end: &TaskEnd) -> Option<bool> {
         self.rests_since_ms?;
         let is_last = |exit: &Option<ExitStatus>| self.leader_exit().map(|exit| exit.to_wire()) == *exit;
-        let asked = |order: &Order| self.orders.iter().any(|known| known.actor == order.actor);
+        let asked = |order: &StopOrderInfo| self.orders.iter().any(|known| known.actor == order.actor);
         match end {
-            End::Cancelled { order, exit } => Some(asked(order) && is_last(exit)),
-            End::TimedOut { clock, exit, .. } => {
+            TaskEnd::Cancelled { order, exit } => Some(asked(order) && is_last(exit)),
+            TaskEnd::TimedOut { clock, exit, .. } => {
                 Some(self.ran_out_resting.map(|clock| clock.to_wire()) == Some(*clock) && is_last(exit))
             }
-            End::Exited { .. } | End::Budget { .. } | End::StopFailed { .. } => Some(false),
+            TaskEnd::Exited { .. } | TaskEnd::Budget { .. } | TaskEnd::StopFailed { .. } => Some(false),
             // As for any other.
-            End::Spawn { .. } | End::Lost { .. } => None,
+            TaskEnd::Spawn { .. } | TaskEnd::Lost { .. } => None,
         }
     }
 

@@ -7,9 +7,9 @@ use belay_daemon::config::bounds;
 use belay_daemon::input::Input;
 use belay_journal::{Batch, EventRow, Observer as JournalObserver, TaskRow};
 use belay_protocol::event::{Event, EventKind};
-use belay_protocol::life::{End, StartStage};
+use belay_protocol::life::{StartStage, TaskEnd};
 use belay_protocol::shim::EndRecord;
-use belay_protocol::task::{Outcome, OutcomeKind, Status};
+use belay_protocol::task::{Outcome, OutcomeKind, TaskStatus};
 use belay_record::convert::outcome_from_record;
 use serde_json::Value;
 
@@ -150,7 +150,7 @@ impl Sim {
     }
 
     /// The one place where an end is held against the truth, at the moment at which it becomes durable.
-    fn check_ended(&mut self, id: &str, status: Status, told: Option<&Outcome>) -> Checked {
+    fn check_ended(&mut self, id: &str, status: TaskStatus, told: Option<&Outcome>) -> Checked {
         let row = self.row(id)?.ok_or_else(|| format!("{id} ended and has no row"))?;
         let body: Value = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
         let record: EndRecord = serde_json::from_value(body["end"].clone())
@@ -244,7 +244,7 @@ impl Sim {
             let runs: Vec<&Truth> =
                 self.tasks.values().filter(|truth| truth.record.hook_of.as_ref() == Some(id)).collect();
             let never_began = |truth: &&&Truth| match &truth.record.end {
-                Some(End::Spawn { error }) => error.stage == StartStage::Holder,
+                Some(TaskEnd::Spawn { error }) => error.stage == StartStage::Holder,
                 _ => false,
             };
             let given_up = runs.iter().filter(never_began).count() >= bounds::HOOK_TRIES as usize;
@@ -271,7 +271,9 @@ impl Sim {
         }
         for (id, truth) in &self.tasks {
             let named = match &truth.record.end {
-                Some(End::StopFailed { survivors, .. } | End::Lost { survivors, .. }) => survivors.as_slice(),
+                Some(TaskEnd::StopFailed { survivors, .. } | TaskEnd::Lost { survivors, .. }) => {
+                    survivors.as_slice()
+                }
                 _ => &[],
             };
             if let Some(process) =
@@ -344,8 +346,8 @@ fn check_times(truth: &Truth, record: &EndRecord, now_ms: u64) -> Checked {
 }
 
 /// No transition is missing from the events of a task whose shim has told its whole life.
-fn check_transitions(truth: &Truth, end: &End) -> Checked {
-    let told = !matches!(end, End::Lost { .. } | End::Spawn { .. });
+fn check_transitions(truth: &Truth, end: &TaskEnd) -> Checked {
+    let told = !matches!(end, TaskEnd::Lost { .. } | TaskEnd::Spawn { .. });
     if told && truth.record.started != truth.attempts {
         return Err(format!("it ran {} times and is said to have {}", truth.attempts, truth.record.started));
     }

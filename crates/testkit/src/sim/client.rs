@@ -1,12 +1,15 @@
 //! Simulated clients: what they want, when they ask for it, and what they do when the daemon dies under them. What they
 //! make of an answer is in `talk`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use belay_daemon::input::{ClientId, Input};
+use belay_protocol::CLIENT_PROTOCOL;
 use belay_protocol::life::StopLevel;
-use belay_protocol::task::{AnswerWhen, Command, OnDisconnect, OnStall, OnTimeout, StallParams, StartParams};
-use belay_protocol::{Bytes, CLIENT_PROTOCOL};
+use belay_protocol::task::{
+    AnswerWhen, OnDisconnect, OnStall, OnTimeout, ShellCommand, StallParams, StartFollowParams,
+    TaskStartParams,
+};
 use serde_json::{Value, json};
 
 use super::agenda::Job;
@@ -16,7 +19,7 @@ use super::{Checked, Sim};
 /// A start that some client wants, with its token: asked for again, it is the same.
 #[derive(Debug)]
 pub(crate) struct Spec {
-    pub(crate) params: StartParams,
+    pub(crate) params: TaskStartParams,
     pub(crate) id: Option<String>,
 }
 
@@ -86,8 +89,8 @@ pub(crate) struct Client {
     lines: VecDeque<Vec<u8>>,
     last_line_ms: u64,
     pub(crate) events_seen: Option<u64>,
-    /// The tasks that it was told of as started, on this connection.
-    pub(crate) told_started: Vec<String>,
+    /// The open requests that were told of their start, on this connection.
+    pub(crate) told_started: BTreeSet<i64>,
 }
 
 impl Client {
@@ -102,7 +105,7 @@ impl Client {
             lines: VecDeque::new(),
             last_line_ms: 0,
             events_seen: None,
-            told_started: Vec::new(),
+            told_started: BTreeSet::new(),
         }
     }
 
@@ -259,7 +262,7 @@ impl Sim {
         params.retries = rng.pick(&[0, 0, 1, 4]);
         params.retry_delay_ms = (params.retries > 0).then(|| rng.pick(&[0, 30, 800, 3_000]));
         params.answer = rng.pick(&[AnswerWhen::Started, AnswerWhen::Started, AnswerWhen::Ended]);
-        params.follow = rng.percent(20);
+        params.follow = rng.percent(20).then(StartFollowParams::default);
         params.name = Some(format!("spec-{place}"));
         params.notify = rng.percent(15).then(|| "tell somebody".to_owned());
         // Some tokens are used for two different starts, which is a conflict.
@@ -373,38 +376,6 @@ const fn worker_jobs(want: &Want) -> u64 {
     }
 }
 
-pub(crate) fn start_params(program: &str) -> StartParams {
-    StartParams {
-        command: Command::Argv(vec![Bytes::from(program)]),
-        cwd: Bytes::from("/"),
-        env: Vec::new(),
-        set_env: BTreeMap::new(),
-        name: None,
-        umask: None,
-        rlimits: Vec::new(),
-        stdin: false,
-        stdin_from: None,
-        merge: false,
-        pty: None,
-        detached: false,
-        on_timeout: None,
-        on_disconnect: OnDisconnect::Detach,
-        timeout_ms: None,
-        ttl_ms: None,
-        silence_ms: None,
-        stall: None,
-        retries: 0,
-        retry_delay_ms: None,
-        no_limits: Vec::new(),
-        grace_ms: None,
-        output_limit_bytes: None,
-        budgets: belay_protocol::task::Budgets::default(),
-        notify: None,
-        token: None,
-        session: None,
-        keep: false,
-        lane: None,
-        answer: AnswerWhen::Started,
-        follow: false,
-    }
+pub(crate) fn start_params(program: &str) -> TaskStartParams {
+    TaskStartParams::new(ShellCommand::argv([program]), "/")
 }

@@ -7,7 +7,7 @@ use belay_daemon::config::Config;
 use belay_daemon::settings::Settings;
 use belay_model::Exit;
 use belay_protocol::Bytes;
-use belay_protocol::daemon::{BudgetsHeld, CgroupLayout, ContainmentInfo, ContainmentKind};
+use belay_protocol::daemon::{BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::Start;
 
 use super::agenda::WorkerKind;
@@ -94,7 +94,7 @@ impl Plan {
             layout: CgroupLayout::None,
             cgroup: None,
             why: "it is simulated".to_owned(),
-            budgets: BudgetsHeld::default(),
+            budgets: BudgetEnforcement::default(),
         };
         let home = PathBuf::from("/simulated/home");
         let runtime_dir = PathBuf::from("/simulated/runtime");

@@ -3,10 +3,11 @@
 
 use belay_daemon::input::{ClientId, Input};
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::event::EventInfo;
-use belay_protocol::methods::notify;
+use belay_protocol::methods::Notification;
 use belay_protocol::rpc::{Incoming, RequestId};
-use belay_protocol::task::{AnswerWhen, ListResult, Met, StopResult, StopVerdict, TaskInfo, WaitResult};
+use belay_protocol::task::{
+    AnswerWhen, StopVerdict, TaskInfo, TaskListResult, TaskStopResult, TaskWaitResult, WaitMet,
+};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
@@ -27,7 +28,7 @@ impl Sim {
         let heard = match (&incoming.id, incoming.method.as_deref()) {
             (None, Some(method)) => self.hears_notice(n, method, incoming.params),
             (Some(RequestId::Number(id)), None) => match self.clients[n].open.remove(id) {
-                Some(ask) => self.hears_answer(n, &ask, incoming.result, incoming.error),
+                Some(ask) => self.hears_answer(n, *id, &ask, incoming.result, incoming.error),
                 None => Err(format!("request {id} was not asked, or was answered before")),
             },
             _ => Err("that is neither an answer nor a notification".to_owned()),
@@ -36,9 +37,10 @@ impl Sim {
     }
 
     fn hears_notice(&mut self, n: usize, method: &str, params: Option<&RawValue>) -> Checked {
-        match method {
-            notify::EVENT_ITEM => {
-                let event: EventInfo = read(params)?;
+        let known = params.map(|params| Notification::parse(method, params)).transpose();
+        match known.map_err(|error| error.to_string())?.flatten() {
+            Some(Notification::EventItem(item)) => {
+                let event = item.event;
                 let before = self.clients[n].events_seen.replace(event.seq).unwrap_or(0);
                 let durable = self.observer.as_ref().is_some_and(|observer| event.seq <= observer.seen());
                 if event.seq != before + 1 || !durable {
@@ -46,25 +48,31 @@ impl Sim {
                 }
                 Ok(())
             }
-            notify::TASK_STARTED => {
-                let info: TaskInfo = read(params)?;
-                let waits = |ask: &Ask| matches!(&ask.want, Want::Start { spec } if self.specs[*spec].params.name == info.name);
-                let most = self.clients[n].open.values().filter(|ask| waits(ask)).count();
-                let before = self.clients[n].told_started.iter().filter(|id| **id == info.id).count();
-                if before >= most {
-                    return Err(format!("{most} wait for it, and it was told {before} times before"));
+            Some(Notification::TaskStarted(start)) => {
+                let info = start.task;
+                let RequestId::Number(request) = start.request else {
+                    return Err("it names no request of this client".to_owned());
+                };
+                let is_waiting = self.clients[n].open.get(&request).is_some_and(|ask| {
+                    matches!(&ask.want, Want::Start { spec } if self.specs[*spec].params.name == info.name)
+                });
+                if !is_waiting || !self.clients[n].told_started.insert(request) {
+                    return Err(format!("request {request} does not wait for it, or was told before"));
                 }
-                self.clients[n].told_started.push(info.id.clone());
                 self.check_info(&info)
             }
-            notify::OUTPUT_CHUNK | notify::OUTPUT_END => Ok(()),
-            _ => Err("there is no such notification".to_owned()),
+            Some(Notification::TaskQueued(_) | Notification::OutputChunk(_) | Notification::OutputEnd(_)) => {
+                Ok(())
+            }
+            Some(Notification::EventEnd(end)) => Err(format!("the events end: {}", end.error)),
+            None => Err("there is no such notification".to_owned()),
         }
     }
 
     fn hears_answer(
         &mut self,
         n: usize,
+        request: i64,
         ask: &Ask,
         result: Option<&RawValue>,
         error: Option<RpcError>,
@@ -79,17 +87,18 @@ impl Sim {
         match &ask.want {
             Want::Start { spec } => {
                 let info: TaskInfo = read(result)?;
-                // Who is answered does not wait any more, and may ask again.
-                let told = &mut self.clients[n].told_started;
-                if let Some(place) = told.iter().position(|id| *id == info.id) {
-                    told.swap_remove(place);
+                let was_told = self.clients[n].told_started.remove(&request);
+                // A task that was detached while it was queued has not started.
+                let is_foreground = self.specs[*spec].params.answer == AnswerWhen::Ended;
+                if was_told != (is_foreground && (was_told || info.started_at.is_some())) {
+                    return Err(format!("whether it was told of the start before: {was_told}"));
                 }
                 self.hears_start(*spec, &info)
             }
             Want::Stop { .. } | Want::StopSpec { .. } => self.hears_stop(&read(result)?),
             Want::Wait { .. } | Want::WaitSpec { .. } => {
-                let result: WaitResult = read(result)?;
-                if (result.met == Met::Ended) != result.task.status.is_ended() {
+                let result: TaskWaitResult = read(result)?;
+                if (result.met == WaitMet::Ended) != result.task.status.is_ended() {
                     return Err("the wait and the task say different things".to_owned());
                 }
                 self.check_info(&result.task)
@@ -164,7 +173,7 @@ impl Sim {
         self.check_info(info)
     }
 
-    fn hears_stop(&mut self, result: &StopResult) -> Checked {
+    fn hears_stop(&mut self, result: &TaskStopResult) -> Checked {
         let truth = self.tasks.get(&result.id);
         match result.result {
             StopVerdict::NotFound if truth.is_some_and(|truth| !truth.record.removed) => {
@@ -180,7 +189,7 @@ impl Sim {
         }
     }
 
-    fn hears_list(&mut self, n: usize, result: &ListResult) -> Checked {
+    fn hears_list(&mut self, n: usize, result: &TaskListResult) -> Checked {
         for info in &result.tasks {
             self.check_info(info)?;
         }

@@ -2,7 +2,7 @@
 //! no code with the life that is being tested: it counts signals, exits and clocks by itself.
 
 use belay_model::{Cause, Clock, Exit, Level, SpawnFailure};
-use belay_protocol::life::{ClockName, End, ExitStatus, Order, StopCause};
+use belay_protocol::life::{ClockName, ExitStatus, StopCause, StopOrderInfo, TaskEnd};
 use belay_protocol::shim::{Clocks, Start};
 use belay_protocol::task::ProcessInfo;
 use belay_record::convert::Wire as _;
@@ -35,7 +35,7 @@ pub(crate) struct Truth {
     hit_others: bool,
     hit_gently: bool,
     /// Stops that reached the shim, and whether a client asked for any.
-    pub(crate) orders: Vec<Order>,
+    pub(crate) orders: Vec<StopOrderInfo>,
     pub(crate) stop_asked: bool,
     pub(crate) cause: Option<(Cause, u64)>,
     pub(crate) named: Vec<i32>,
@@ -51,7 +51,7 @@ pub(crate) struct Record {
     pub(crate) attempts_ended: u32,
     pub(crate) stalled: bool,
     pub(crate) detached: u32,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<TaskEnd>,
     pub(crate) token: Option<String>,
     pub(crate) removed: bool,
     /// The task whose end it is run for.
@@ -161,33 +161,34 @@ impl Truth {
     }
 
     /// Whether this end, recorded now, is the true one.
-    pub(crate) fn judge(&self, end: &End) -> Checked {
+    pub(crate) fn judge(&self, end: &TaskEnd) -> Checked {
         let true_end = self.judge_resting(end).unwrap_or_else(|| match end {
-            End::Lost { survivors, .. } => {
+            TaskEnd::Lost { survivors, .. } => {
                 let alive =
                     self.alive().all(|process| survivors.iter().any(|named| named.pid == process.pid));
                 self.shim_killed && alive
             }
-            End::Spawn { error } => {
+            TaskEnd::Spawn { error } => {
                 let failed = self.failure.as_ref().is_some_and(|failure| failure.to_wire() == *error);
                 failed || (self.spawned_ms.is_none() && self.failure.is_none())
             }
-            End::Cancelled { order, exit: None } if self.spawned_ms.is_none() => {
+            TaskEnd::Cancelled { order, exit: None } if self.spawned_ms.is_none() => {
                 self.stop_asked || (self.record.ends_with_caller && order.actor == "disconnect")
             }
-            End::StopFailed { cause, survivors, exit } => {
+            TaskEnd::StopFailed { cause, survivors, exit } => {
                 let pids: Vec<i32> = survivors.iter().map(|survivor| survivor.pid).collect();
                 !pids.is_empty() && pids == self.named && self.is_cause(cause) && self.is_exit(*exit)
             }
-            End::Exited { exit } => {
+            TaskEnd::Exited { exit } => {
                 self.is_exit(Some(*exit)) && self.ended_by_itself() && self.is_given_up(*exit)
             }
-            End::Cancelled { order, exit } => {
-                let asked = |known: &Order| known.actor == order.actor && known.reason == order.reason;
+            TaskEnd::Cancelled { order, exit } => {
+                let asked =
+                    |known: &StopOrderInfo| known.actor == order.actor && known.reason == order.reason;
                 let first = matches!(&self.cause, Some((Cause::Asked(first), _)) if asked(&first.to_wire()));
                 first && self.is_exit(*exit) && !self.ended_by_itself()
             }
-            End::TimedOut { clock, limit_ms, reason, exit } => {
+            TaskEnd::TimedOut { clock, limit_ms, reason, exit } => {
                 let (clock, limit_ms, reason) = (*clock, *limit_ms, reason.clone());
                 let cause = StopCause::Clock { clock, limit_ms, reason };
                 self.is_cause(&cause)
@@ -195,9 +196,9 @@ impl Truth {
                     && self.is_exit(*exit)
                     && !self.ended_by_itself()
             }
-            End::Budget { .. } => false,
+            TaskEnd::Budget { .. } => false,
         });
-        let named = matches!(end, End::Lost { .. } | End::StopFailed { .. });
+        let named = matches!(end, TaskEnd::Lost { .. } | TaskEnd::StopFailed { .. });
         if !named && let Some(alive) = self.alive().next() {
             return Err(format!("it is said to have ended ({end:?}) and process {} lives", alive.pid));
         }

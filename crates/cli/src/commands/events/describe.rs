@@ -2,7 +2,7 @@
 
 use belay_protocol::event::Event;
 use belay_protocol::life::{ExitStatus, StopCause, StopLevel};
-use belay_protocol::session::OnEnd;
+use belay_protocol::session::OnSessionEnd;
 use belay_protocol::task::{BudgetInfo, DetachedBy, OnStall, StallEvidence};
 
 use crate::outcome;
@@ -86,16 +86,16 @@ fn by_and_why(by: Option<&str>, reason: Option<&str>) -> String {
     format!("{}{}", with(" by ", by), with(": ", reason))
 }
 
-const fn fate(on_end: OnEnd) -> &'static str {
+const fn fate(on_end: OnSessionEnd) -> &'static str {
     match on_end {
-        OnEnd::Keep => "kept",
-        OnEnd::Stop => "stopped",
+        OnSessionEnd::Keep => "kept",
+        OnSessionEnd::Stop => "stopped",
     }
 }
 
 fn exited(exit: ExitStatus) -> String {
     match exit {
-        ExitStatus::Code(code) => format!("exited with {code}"),
+        ExitStatus::Code { code } => format!("exited with {code}"),
         ExitStatus::Signal { number, .. } => format!("died of {}", human::signal(number)),
     }
 }

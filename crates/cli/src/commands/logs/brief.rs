@@ -2,7 +2,7 @@
 
 use belay_client::{Client, Excerpt, Part, report};
 use belay_protocol::methods::TaskGet;
-use belay_protocol::task::{GetParams, TaskInfo};
+use belay_protocol::task::{TaskGetParams, TaskInfo};
 
 use crate::args::LogsArgs;
 use crate::context::{self, Context};
@@ -13,7 +13,7 @@ use crate::ui::text::one_line;
 
 pub(super) fn run(args: &LogsArgs, budget: u64, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let task = client.call::<TaskGet>(&GetParams { id: args.id.clone() })?;
+    let task = client.call::<TaskGet>(&TaskGetParams { id: args.id.clone() })?;
     let budget = usize::try_from(budget).unwrap_or(usize::MAX);
     let excerpt = fitting(&mut client, &task.id, args.after.unwrap_or(0), budget)?;
     let text = report(&task, &status(&task), &next(&task, &excerpt), &excerpt);

@@ -1,6 +1,6 @@
 //! `--head`: so many lines from the beginning, and no more of it is asked for.
 
-use belay_protocol::output::SearchLine;
+use belay_protocol::output::OutputSearchLine;
 
 use crate::cursor::Piece;
 
@@ -45,7 +45,7 @@ impl Head {
     }
 
     /// What of the lines that a search has found belongs to the first matches. True if nothing more of it does.
-    pub(super) fn keep(&mut self, lines: &mut Vec<SearchLine>, context: u32) -> bool {
+    pub(super) fn keep(&mut self, lines: &mut Vec<OutputSearchLine>, context: u32) -> bool {
         let Some(left) = &mut self.left else { return false };
         let mut over = *left == 0 && self.until.is_none();
         lines.retain(|found| {

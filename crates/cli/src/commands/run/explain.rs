@@ -2,20 +2,20 @@
 
 use belay_protocol::Bytes;
 use belay_protocol::methods::ShellRead;
-use belay_protocol::shell::{LineVerdict, ReadParams, ReadResult};
-use belay_protocol::task::{Command, StartParams};
+use belay_protocol::shell::{LineVerdict, ShellReadParams, ShellReadResult};
+use belay_protocol::task::{ShellCommand, ShellSpec, TaskSpec, TaskStartParams};
 
 use crate::context::Context;
 use crate::error::CliError;
 use crate::ui::text;
 
 /// With the parameters that a start would have.
-pub(super) fn explain(params: &StartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
-    let Command::Line { line, shell } = &params.command else {
+pub(super) fn explain(params: &TaskStartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
+    let TaskSpec::Shell(ShellSpec { command: ShellCommand::Line { line, shell }, .. }) = &params.spec else {
         return Err(CliError::usage("--explain is for a line of shell").hint("give it with -c 'LINE'"));
     };
     let set = params.set_env.iter().map(|(name, value)| Bytes([name.as_bytes(), b"=", &value.0].concat()));
-    let params = ReadParams {
+    let params = ShellReadParams {
         line: line.clone(),
         shell: shell.clone(),
         cwd: Some(params.cwd.clone()),
@@ -34,7 +34,7 @@ pub(super) fn explain(params: &StartParams, json: bool, context: &mut Context) -
 }
 
 /// The verdict, the line with its `&` marked, and what would run.
-pub(crate) fn lines(line: &Bytes, read: &ReadResult) -> Vec<String> {
+pub(crate) fn lines(line: &Bytes, read: &ShellReadResult) -> Vec<String> {
     let mut told = vec![format!("{}: {}", name(read.verdict), read.explanation)];
     told.push(format!("  shell  {}", text::one_line(&read.shell.to_text_lossy())));
     if let Some(command) = &read.command {

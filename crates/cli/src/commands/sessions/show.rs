@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use belay_protocol::Timestamp;
-use belay_protocol::session::{Hold, SessionInfo, SessionState, WaitResult};
+use belay_protocol::session::{SessionHold, SessionInfo, SessionState, SessionWaitResult};
 
 use crate::ui::human;
 use crate::ui::style::Style;
@@ -61,9 +61,9 @@ fn tasks(session: &SessionInfo) -> String {
 
 fn lease(session: &SessionInfo) -> String {
     match (session.state, session.hold, session.due_in_ms) {
-        (SessionState::Ending | SessionState::Ended, ..) | (_, Hold::Nothing, _) => "-".to_owned(),
+        (SessionState::Ending | SessionState::Ended, ..) | (_, SessionHold::Nothing, _) => "-".to_owned(),
         (SessionState::Lapsed, _, Some(ms)) => format!("lost, ends in {}", human::duration(ms)),
-        (_, Hold::Connection, None) => "connected".to_owned(),
+        (_, SessionHold::Connection, None) => "connected".to_owned(),
         (_, _, Some(ms)) => human::duration(ms),
         (_, _, None) => "-".to_owned(),
     }
@@ -110,7 +110,7 @@ pub(crate) fn one(session: &SessionInfo, now: Timestamp, colour: bool) -> String
 }
 
 /// The answer to a wait, and what did not come to a proper end.
-pub(crate) fn drained(result: &WaitResult) -> String {
+pub(crate) fn drained(result: &SessionWaitResult) -> String {
     let counts = result.session.counts;
     let live = counts.agents + counts.shells - counts.stalled;
     let mut text = if result.drained {

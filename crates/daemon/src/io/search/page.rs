@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use belay_protocol::Bytes;
-use belay_protocol::output::{Line, SearchCursor, SearchLine, SearchParams};
+use belay_protocol::output::{OutputLine, OutputSearchCursor, OutputSearchLine, OutputSearchParams};
 use belay_record::Gap;
 use belay_record::convert::Wire as _;
 use regex::bytes::Regex;
@@ -23,29 +23,29 @@ pub(super) struct Page<'a> {
     max_matches: usize,
     answer_bytes: usize,
     /// Context lines that are shown if a match follows soon enough.
-    before: VecDeque<(SearchLine, Place)>,
+    before: VecDeque<(OutputSearchLine, Place)>,
     /// How many of the next lines are shown as the context of an earlier match.
     owed: usize,
     /// The number of the last line that was examined.
     number: u64,
     matches: usize,
     bytes: usize,
-    pub(super) lines: Vec<SearchLine>,
+    pub(super) lines: Vec<OutputSearchLine>,
     pub(super) gaps: Vec<Gap>,
     /// The position after the last line that is shown or can no longer be shown as context. The
     /// next page begins here and examines the lines of `before` again, so the cursor need not
     /// contain them.
-    pub(super) settled: SearchCursor,
+    pub(super) settled: OutputSearchCursor,
 }
 
 impl<'a> Page<'a> {
     pub(super) fn new(
-        params: &SearchParams,
+        params: &OutputSearchParams,
         pattern: &'a Regex,
         limits: &Limits,
-        begin: SearchCursor,
+        begin: OutputSearchCursor,
     ) -> Self {
-        let context = params.context.min(SearchParams::MAX_CONTEXT);
+        let context = params.context.min(OutputSearchParams::MAX_CONTEXT);
         let asked = params.max_matches.and_then(|max| usize::try_from(max).ok());
         let owed = begin.owed.min(context);
         Self {
@@ -60,7 +60,7 @@ impl<'a> Page<'a> {
             bytes: 0,
             lines: Vec::new(),
             gaps: Vec::new(),
-            settled: SearchCursor { owed, ..begin },
+            settled: OutputSearchCursor { owed, ..begin },
         }
     }
 
@@ -75,8 +75,8 @@ impl<'a> Page<'a> {
             return ControlFlow::Break(());
         }
         self.number = self.number.saturating_add(1);
-        let line = Line { stream: stream.to_wire(), offset, text: Bytes(text), matched };
-        let line = SearchLine { line, number: self.number, open };
+        let line = OutputLine { stream: stream.to_wire(), offset, text: Bytes(text), matched };
+        let line = OutputSearchLine { line, number: self.number, open };
         if matched {
             for (line, behind) in std::mem::take(&mut self.before) {
                 self.show(line, behind, 0)?;
@@ -103,7 +103,7 @@ impl<'a> Page<'a> {
         self.settle(self.number, Place { at: gap[1], open: [None, None] }, 0);
     }
 
-    fn show(&mut self, line: SearchLine, behind: Place, owed: usize) -> ControlFlow<()> {
+    fn show(&mut self, line: OutputSearchLine, behind: Place, owed: usize) -> ControlFlow<()> {
         let cost = line.line.text.0.len() + LINE_COST_BYTES;
         // A page has at least one line, however long: otherwise the search would not progress.
         if !self.lines.is_empty() && self.bytes + cost > self.answer_bytes {
@@ -115,7 +115,7 @@ impl<'a> Page<'a> {
         ControlFlow::Continue(())
     }
 
-    fn skip(&mut self, line: SearchLine, behind: Place) {
+    fn skip(&mut self, line: OutputSearchLine, behind: Place) {
         self.before.push_back((line, behind));
         if self.before.len() > self.context
             && let Some((line, behind)) = self.before.pop_front()
@@ -127,7 +127,7 @@ impl<'a> Page<'a> {
     fn settle(&mut self, number: u64, behind: Place, owed: usize) {
         self.owed = owed;
         let [stdout, stderr] = behind.open;
-        self.settled = SearchCursor {
+        self.settled = OutputSearchCursor {
             at: behind.at,
             until: self.settled.until,
             stdout,

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::effect::Pattern;
-use belay_protocol::output::{SearchCursor, SearchLine, SearchParams, SearchResult, StreamName};
+use belay_protocol::output::{
+    OutputSearchCursor, OutputSearchLine, OutputSearchParams, OutputSearchResult, StreamName,
+};
 use belay_record::convert::Wire as _;
 use belay_record::{LogReader, LogWriter, Stream};
 use proptest::prelude::*;
@@ -27,8 +29,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(found: SearchLine) -> Self {
-        let SearchLine { line, number, open } = found;
+    fn of(found: OutputSearchLine) -> Self {
+        let OutputSearchLine { line, number, open } = found;
         let text = line.text.0.escape_ascii().to_string();
         Self { stream: line.stream, offset: line.offset, text, matched: line.matched, number, open }
     }
@@ -48,7 +50,7 @@ fn append(log: &mut LogWriter, writes: &[Write]) -> u64 {
 }
 
 fn search(pattern: &str, context: u32, stream: Option<Stream>) -> Search {
-    let params = SearchParams {
+    let params = OutputSearchParams {
         id: "sh-1".to_owned(),
         pattern: pattern.to_owned(),
         after: 0,
@@ -62,7 +64,7 @@ fn search(pattern: &str, context: u32, stream: Option<Stream>) -> Search {
 }
 
 /// Every page of a search, each requested with the cursor of the page before it.
-fn pages(dir: &Path, search: &mut Search, limits: &Limits) -> Vec<SearchResult> {
+fn pages(dir: &Path, search: &mut Search, limits: &Limits) -> Vec<OutputSearchResult> {
     let mut pages = Vec::new();
     search.params.cursor = None;
     loop {
@@ -77,7 +79,7 @@ fn pages(dir: &Path, search: &mut Search, limits: &Limits) -> Vec<SearchResult> 
     }
 }
 
-fn joined(pages: Vec<SearchResult>) -> Vec<Shown> {
+fn joined(pages: Vec<OutputSearchResult>) -> Vec<Shown> {
     pages.into_iter().flat_map(|page| page.lines).map(Shown::of).collect()
 }
 
@@ -323,7 +325,7 @@ fn forged_cursor_is_harmless() {
         for (until, open) in [(None, Some(other)), (Some(other), None), (Some(other), Some(at))] {
             let mut search = search(".", 2, None);
             let (number, owed) = (u64::MAX, u32::MAX);
-            let cursor = SearchCursor { at, until, stdout: open, stderr: open, number, owed };
+            let cursor = OutputSearchCursor { at, until, stdout: open, stderr: open, number, owed };
             search.params.cursor = Some(cursor);
             let page = search_page(&LogReader::open(dir.path()).unwrap(), &search, &LIMITS).unwrap().result;
             assert!(page.complete && page.lines.len() <= 5, "{page:?}");

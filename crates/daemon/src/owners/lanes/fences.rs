@@ -5,7 +5,8 @@ use belay_model::lane::{Fence, Holding, Refusal};
 use belay_model::{Level, StopOrder};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
-use belay_protocol::lane::FenceInfo;
+use belay_protocol::lane::LaneFenceInfo;
+use belay_protocol::task::StopFence;
 
 use super::owner_of;
 use super::stored::fence_info;
@@ -16,13 +17,22 @@ use crate::runtime::Core;
 use crate::tasks::{Task, TaskRef};
 
 impl<H: Host> Core<H> {
-    /// A task is stopped. If it holds a lane for an owner other than the caller, that owner is
-    /// fenced from the lane, and the owner's tasks in the queue are stopped, too.
-    pub(crate) fn fence_owner(&mut self, caller: &Caller, id: &str, order: &StopOrder) -> Option<FenceInfo> {
+    /// A task is stopped. If it holds a lane for an owner other than the caller, or the caller asks
+    /// for it, that owner is fenced from the lane, and the owner's tasks in the queue are stopped,
+    /// too.
+    pub(crate) fn fence_owner(
+        &mut self,
+        caller: &Caller,
+        id: &str,
+        order: &StopOrder,
+        fence: StopFence,
+    ) -> Option<LaneFenceInfo> {
         let stored = self.tasks.get(id)?.stored();
         let seat = stored.doc.lane.clone()?;
-        if self.owner_names(caller).contains(&seat.owner) {
-            return None;
+        match fence {
+            StopFence::No => return None,
+            StopFence::Auto if self.owner_names(caller).contains(&seat.owner) => return None,
+            StopFence::Auto | StopFence::Yes => {}
         }
         let (session, lineage) = (stored.session.clone(), stored.doc.lineage.clone());
         let lane = self.lanes.all.get(&seat.name)?;
@@ -39,7 +49,7 @@ impl<H: Host> Core<H> {
         let queued = self.lanes.update(&seat.name, |lane| lane.fence(fence))?;
         self.store_lane(&seat.name);
         tracing::info!(lane = seat.name, owner = info.owner, task = id, by = info.by, "owner fenced");
-        let FenceInfo { lane, owner, generation, by, reason, .. } = info.clone();
+        let LaneFenceInfo { lane, owner, generation, by, reason, .. } = info.clone();
         let event = Event::LaneFenced { lane, task: id.to_owned(), session, owner, generation, by, reason };
         self.ctx.record(event, &lineage);
         for task in queued {
@@ -69,8 +79,6 @@ impl<H: Host> Core<H> {
         };
         let owner = owner_of(&session, &names);
         names.push(owner);
-        // A connection that holds a session acts for it.
-        names.extend(self.sessions.held_by(caller.client).cloned());
         names
     }
 
@@ -92,7 +100,7 @@ impl<H: Host> Core<H> {
 }
 
 /// The stop that fenced an owner: by which actor, when and why.
-fn cause(fence: &FenceInfo) -> String {
+fn cause(fence: &LaneFenceInfo) -> String {
     let why = fence.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("{} stopped {} at {}{why}", fence.by, fence.task, fence.at)
 }
@@ -131,8 +139,9 @@ pub(super) fn refused(lane: &str, refusal: Refusal, visible: bool) -> RpcError {
                 .fence(info)
         }
         Refusal::Stale { claimed } => {
-            let message = format!("lane {lane} has had another holder since generation {claimed}");
-            RpcError::new(ErrorKind::Fenced, message).hint("belay lanes shows the current holder")
+            let message = format!("generation {claimed} of lane {lane} is outdated: the lane has had another holder since");
+            RpcError::new(ErrorKind::Stale, message)
+                .hint("belay lanes shows the current generation; leave it out to take part again")
         }
     }
     .field("lane")

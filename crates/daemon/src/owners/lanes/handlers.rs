@@ -3,7 +3,7 @@
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
-use belay_protocol::lane::{LaneInfo, ListResult, ReleaseParams, ReleaseResult};
+use belay_protocol::lane::{LaneInfo, LaneListResult, LaneReleaseParams, LaneReleaseResult};
 
 use super::stored::{fence_info, lane_info};
 use crate::host::Host;
@@ -13,12 +13,14 @@ use crate::runtime::Core;
 use crate::tasks::check_reason;
 
 impl<H: Host> Core<H> {
-    pub(crate) fn lane_list(&self, caller: &Caller) -> Answer {
+    pub(crate) fn lane_list(&mut self, caller: &Caller) -> Answer {
+        // What was recorded before this call is contained in the list.
+        self.commit_or_retry();
         let scope = self.scope(caller);
         let all = self.lanes.all.iter();
         let lanes = all.map(|(name, lane)| self.visible_lane(caller, &scope, lane_info(name, lane)));
         let lanes = lanes.filter(|lane| !is_blank(lane)).collect();
-        caller.answer(&ListResult { lanes })
+        caller.answer(&LaneListResult { lanes, as_of: self.ctx.journal.last_event() })
     }
 
     /// A lane as a caller may see it: an agent sees its own tasks and fences, not those of others.
@@ -37,7 +39,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn lane_release(
         &mut self,
         caller: &Caller,
-        params: &ReleaseParams,
+        params: &LaneReleaseParams,
     ) -> Result<Answer, RpcError> {
         check_reason(params.reason.as_deref())?;
         self.check_may_release(caller, params)?;
@@ -65,12 +67,12 @@ impl<H: Host> Core<H> {
         self.grant_lane(name);
         let lane = self.lanes.all.get(name).cloned().unwrap_or_default();
         let lane = self.visible_lane(caller, &self.scope(caller), lane_info(name, &lane));
-        Ok(caller.answer(&ReleaseResult { lane, released, unblocked }))
+        Ok(caller.answer(&LaneReleaseResult { lane, released, unblocked }))
     }
 
     /// A lane is released by a person, or by a scope above the fenced owner; not by the owner or
     /// anything below it.
-    fn check_may_release(&self, caller: &Caller, params: &ReleaseParams) -> Result<(), RpcError> {
+    fn check_may_release(&self, caller: &Caller, params: &LaneReleaseParams) -> Result<(), RpcError> {
         let scope = self.scope(caller);
         if scope == Scope::Person {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use belay_model::lane::{Claim, Fence, Holding, Lane, Waiting};
 use belay_protocol::Timestamp;
-use belay_protocol::lane::{FenceInfo, HolderInfo, LaneInfo};
+use belay_protocol::lane::{LaneFenceInfo, LaneHolderInfo, LaneInfo};
 use serde::{Deserialize, Serialize};
 
 /// A task's seat in a lane, as it is stored with the task.
@@ -20,7 +20,7 @@ pub(super) struct LaneDoc {
     generation: u64,
     holder: Option<(ClaimDoc, Option<String>)>,
     queue: Vec<(ClaimDoc, bool)>,
-    fences: Vec<FenceInfo>,
+    fences: Vec<LaneFenceInfo>,
     /// The boot during which the lane was stored. No process outlives a boot. Empty if unknown.
     #[serde(default)]
     pub(super) boot: String,
@@ -59,7 +59,7 @@ impl LaneDoc {
     }
 
     pub(super) fn read(self) -> Lane {
-        let fence = |fence: FenceInfo| Fence {
+        let fence = |fence: LaneFenceInfo| Fence {
             owner: fence.owner,
             generation: fence.generation,
             task: fence.task,
@@ -77,13 +77,13 @@ impl LaneDoc {
     }
 }
 
-pub(super) fn fence_info(lane: &str, fence: &Fence) -> FenceInfo {
+pub(super) fn fence_info(lane: &str, fence: &Fence) -> LaneFenceInfo {
     let Fence { owner, generation, task, by, at_ms, reason } = fence.clone();
-    FenceInfo { lane: lane.to_owned(), owner, generation, task, by, at: Timestamp(at_ms), reason }
+    LaneFenceInfo { lane: lane.to_owned(), owner, generation, task, by, at: Timestamp(at_ms), reason }
 }
 
 pub(super) fn lane_info(name: &str, lane: &Lane) -> LaneInfo {
-    let info = |claim: &Claim, blocked: Option<String>| HolderInfo {
+    let info = |claim: &Claim, blocked: Option<String>| LaneHolderInfo {
         task: claim.task.clone(),
         owner: claim.owner.clone(),
         since: Timestamp(claim.since_ms),

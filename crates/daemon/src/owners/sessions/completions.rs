@@ -5,8 +5,10 @@
 
 use belay_journal::{Loaded, Query, Rows};
 use belay_protocol::error::RpcError;
-use belay_protocol::session::{Leftover, LeftoverStatus, Notice, NoticesParams, NoticesResult, SessionState};
-use belay_protocol::task::Status;
+use belay_protocol::session::{
+    SessionNotice, SessionNoticesParams, SessionNoticesResult, SessionState, UnfinishedStatus, UnfinishedTask,
+};
+use belay_protocol::task::TaskStatus;
 
 use super::STANDING;
 use super::handlers::gone;
@@ -108,8 +110,7 @@ impl<H: Host> Core<H> {
     /// holds the session.
     pub(crate) fn acts_for_session(&self, client: ClientId, session: &str) -> bool {
         let scope = self.requests.client(client).map(Client::scope);
-        self.sessions.is_held_by(session, client)
-            || matches!(scope, Some(Scope::Session(id)) if id == session)
+        matches!(scope, Some(Scope::Session(id)) if id == session)
     }
 
     /// The reply to a wait reports the end of a task, and so acknowledges its completion. The
@@ -158,7 +159,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn session_notices(
         &mut self,
         caller: &Caller,
-        params: &NoticesParams,
+        params: &SessionNoticesParams,
     ) -> Result<Answer, RpcError> {
         let max = at_most("max", params.max, bounds::COMPLETIONS_AT_ONCE)?;
         let id = self.find_own_session(caller, &params.id)?;
@@ -177,7 +178,7 @@ impl<H: Host> Core<H> {
             session.completions.iter().take(max).map(|(event, task)| (*event, task.clone())).collect();
         let more = (session.completions.len() - reported.len()) as u64;
         if reported.is_empty() {
-            return self.reply(caller, &NoticesResult { notices: Vec::new(), more });
+            return self.reply(caller, &SessionNoticesResult { notices: Vec::new(), more });
         }
         let query = Query::Tasks(reported.iter().map(|(_, task)| task.clone()).collect());
         self.await_worker(caller, |core, finish| {
@@ -195,10 +196,10 @@ impl<H: Host> Core<H> {
                     // A task that was removed meanwhile has nothing to report.
                     let known = |(seq, id): (u64, String)| {
                         let task = stored.iter().rev().find(|stored| stored.id == id)?;
-                        Some(Notice { seq, task: ended_info(task) })
+                        Some(SessionNotice { seq, task: ended_info(task) })
                     };
                     let notices = reported.into_iter().filter_map(known).collect();
-                    Ok(caller.answer(&NoticesResult { notices, more }))
+                    Ok(caller.answer(&SessionNoticesResult { notices, more }))
                 };
                 finish(core, Box::new(make));
             });
@@ -236,21 +237,21 @@ fn is_known_to_session(ended: &TaskEnded) -> bool {
 }
 
 /// The leftover of a task that did not end cleanly.
-fn leftover(ended: &TaskEnded) -> Option<Leftover> {
+fn leftover(ended: &TaskEnded) -> Option<UnfinishedTask> {
     let info = ended.info();
     let outcome = info.outcome.as_ref();
     let (status, why) = match info.status {
-        Status::StopFailed => {
+        TaskStatus::StopFailed => {
             let survivors = outcome.map_or(0, |outcome| outcome.survivors().len());
-            (LeftoverStatus::StopFailed, format!("{survivors} of its processes are alive after SIGKILL"))
+            (UnfinishedStatus::StopFailed, format!("{survivors} of its processes are alive after SIGKILL"))
         }
-        Status::Lost => {
+        TaskStatus::Lost => {
             let known = outcome.and_then(|outcome| outcome.reason()).map(str::to_owned);
-            (LeftoverStatus::Lost, known.unwrap_or_else(|| "how it ended is not known".to_owned()))
+            (UnfinishedStatus::Lost, known.unwrap_or_else(|| "how it ended is not known".to_owned()))
         }
         _ => return None,
     };
-    Some(Leftover { id: info.id.clone(), status, why })
+    Some(UnfinishedTask { id: info.id.clone(), status, why })
 }
 
 fn doc_key(session: &str, event: u64) -> String {

@@ -6,10 +6,11 @@ use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
 use belay_protocol::session::{
-    CloseParams, CloseResult, Defaults, GetParams, Hold, Leftover, LeftoverStatus, ListParams, ListResult,
-    OpenParams, OpenResult, RenewParams, SessionCounts, SessionInfo, SessionState, WaitParams, WaitResult,
+    SessionCloseParams, SessionCloseResult, SessionCounts, SessionDefaults, SessionGetParams, SessionHold,
+    SessionInfo, SessionListParams, SessionListResult, SessionOpenParams, SessionOpenResult,
+    SessionRenewParams, SessionState, SessionWaitParams, SessionWaitResult, UnfinishedStatus, UnfinishedTask,
 };
-use belay_protocol::task::StopResult;
+use belay_protocol::task::TaskStopResult;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use super::leases::Ending;
@@ -49,7 +50,11 @@ pub(crate) struct Above {
 }
 
 impl<H: Host> Core<H> {
-    pub(crate) fn session_open(&mut self, caller: &Caller, params: OpenParams) -> Result<Answer, RpcError> {
+    pub(crate) fn session_open(
+        &mut self,
+        caller: &Caller,
+        params: SessionOpenParams,
+    ) -> Result<Answer, RpcError> {
         self.refuse_when_leaving()?;
         check_open(&params)?;
         let scope = self.scope(caller);
@@ -72,8 +77,9 @@ impl<H: Host> Core<H> {
         session.holders.insert(caller.client);
         self.sessions.insert(id.clone(), session);
         let mark = self.ctx.journal.mark();
+        let event = self.ctx.record(opened, &lineage);
+        self.sessions.update(&id, |session| session.doc.last_event = event);
         self.store_session(&id);
-        self.ctx.record(opened, &lineage);
         // The token is given out only when the session is durable.
         if let Err(error) = self.commit() {
             self.sessions.remove(&id);
@@ -85,10 +91,10 @@ impl<H: Host> Core<H> {
         let session = self
             .session_info(&id)
             .ok_or_else(|| RpcError::new(ErrorKind::Internal, "the new session is gone"))?;
-        Ok(caller.answer(&OpenResult { token, session }))
+        Ok(caller.answer(&SessionOpenResult { token, session }))
     }
 
-    fn check_session_limits(&self, scope: &Scope, params: &OpenParams) -> Result<(), RpcError> {
+    fn check_session_limits(&self, scope: &Scope, params: &SessionOpenParams) -> Result<(), RpcError> {
         let open = self.sessions.open.len();
         if open >= bounds::SESSIONS_OPEN {
             let message = format!("{open} sessions are open, which is the limit");
@@ -109,9 +115,9 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    fn new_session(&self, params: OpenParams, above: Above, proof: String) -> SessionDoc {
+    fn new_session(&self, params: SessionOpenParams, above: Above, proof: String) -> SessionDoc {
         let default = self.ctx.config.session;
-        let OpenParams { name, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } = params;
+        let SessionOpenParams { name, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } = params;
         SessionDoc {
             number: self.sessions.next_number(),
             name,
@@ -130,6 +136,7 @@ impl<H: Host> Core<H> {
             ended_by: None,
             reason: None,
             left: Vec::new(),
+            last_event: 0,
         }
     }
 
@@ -155,7 +162,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn session_renew(
         &mut self,
         caller: &Caller,
-        params: &RenewParams,
+        params: &SessionRenewParams,
     ) -> Result<Answer, RpcError> {
         let id = self.find_own_session(caller, &params.id)?;
         let session = self.sessions.get(&id).ok_or_else(|| over(&id, None))?;
@@ -192,7 +199,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn session_close(
         &mut self,
         caller: &Caller,
-        params: &CloseParams,
+        params: &SessionCloseParams,
     ) -> Result<Answer, RpcError> {
         check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)?;
         check_reason(params.reason.as_deref())?;
@@ -219,19 +226,29 @@ impl<H: Host> Core<H> {
 
     /// Replies to `session/close`: the tasks of the session have been stopped, or the deadline has
     /// passed.
-    pub(crate) fn answer_close(&mut self, caller: &Caller, id: &str, receipts: Vec<StopResult>) {
+    pub(crate) fn answer_close(&mut self, caller: &Caller, id: &str, receipts: Vec<TaskStopResult>) {
         match self.session_info(id) {
-            Some(session) => self.reply(caller, &CloseResult { session, receipts }),
+            Some(session) => self.reply(caller, &SessionCloseResult { session, receipts }),
             None => self.fail(caller, gone(id)),
         }
     }
 
-    pub(crate) fn session_get(&mut self, caller: &Caller, params: &GetParams) -> Result<Answer, RpcError> {
+    pub(crate) fn session_get(
+        &mut self,
+        caller: &Caller,
+        params: &SessionGetParams,
+    ) -> Result<Answer, RpcError> {
         let id = self.find_session(&self.scope(caller), &params.id)?;
         self.answer_session(caller, &id)
     }
 
-    pub(crate) fn session_list(&mut self, caller: &Caller, params: &ListParams) -> Result<Answer, RpcError> {
+    pub(crate) fn session_list(
+        &mut self,
+        caller: &Caller,
+        params: &SessionListParams,
+    ) -> Result<Answer, RpcError> {
+        // What was recorded before this call is contained in the list.
+        self.commit_or_retry();
         let scope = self.scope(caller);
         let limit = at_most("limit", params.limit, bounds::LIST_ITEMS)?;
         let before = params.cursor.as_ref().map(|cursor| cursor.parse::<u64>()).transpose();
@@ -252,10 +269,15 @@ impl<H: Host> Core<H> {
         let next_cursor = found.last().filter(|_| more).map(|(number, _)| number.to_string());
         let sessions: Vec<SessionInfo> =
             found.into_iter().filter_map(|(_, id)| self.session_info(id)).collect();
-        Ok(caller.answer(&ListResult { sessions, next_cursor }))
+        let as_of = self.ctx.journal.last_event();
+        Ok(caller.answer(&SessionListResult { sessions, as_of, next_cursor }))
     }
 
-    pub(crate) fn session_wait(&mut self, caller: &Caller, params: &WaitParams) -> Result<Answer, RpcError> {
+    pub(crate) fn session_wait(
+        &mut self,
+        caller: &Caller,
+        params: &SessionWaitParams,
+    ) -> Result<Answer, RpcError> {
         let id = self.find_session(&self.scope(caller), &params.id)?;
         let within = params.timeout_ms.unwrap_or(bounds::WAIT_MS).min(bounds::WAIT_MS);
         self.defer_reply(caller.clone(), DrainedReply { session: id.clone() }, Some(within));
@@ -280,17 +302,17 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn drained(&self, id: &str) -> Option<WaitResult> {
+    fn drained(&self, id: &str) -> Option<SessionWaitResult> {
         let info = self.session_info(id)?;
         let mut left = self.sessions.get(id)?.doc.left.clone();
         if info.counts.stalled > 0 {
             left.extend(self.tasks.of_session(id).filter_map(|task| {
                 let stalled = task.stored().doc.stalled.as_ref()?;
                 let why = format!("no progress since {}", stalled.since);
-                Some(Leftover { id: task.id().to_owned(), status: LeftoverStatus::Stalled, why })
+                Some(UnfinishedTask { id: task.id().to_owned(), status: UnfinishedStatus::Stalled, why })
             }));
         }
-        Some(WaitResult { drained: info.drained, session: info, left })
+        Some(SessionWaitResult { drained: info.drained, session: info, left })
     }
 
     fn session_info(&self, id: &str) -> Option<SessionInfo> {
@@ -317,6 +339,7 @@ impl<H: Host> Core<H> {
             drained: is_drained(counts),
             counts,
             notices: session.completions.len() as u64,
+            last_event: doc.last_event,
         })
     }
 }
@@ -327,7 +350,7 @@ const fn is_drained(counts: SessionCounts) -> bool {
 }
 
 /// The defaults of a session opened inside another session must not exceed the outer session's.
-fn check_defaults_within(params: &OpenParams, outer: &Defaults) -> Result<(), RpcError> {
+fn check_defaults_within(params: &SessionOpenParams, outer: &SessionDefaults) -> Result<(), RpcError> {
     let own = &params.defaults;
     for (field, requested, most) in [
         ("defaults.timeout_ms", own.timeout_ms, outer.timeout_ms),
@@ -359,13 +382,13 @@ fn over(id: &str, reason: Option<&str>) -> RpcError {
         .hint("its tasks can still be listed, read and stopped; open a new session to start some")
 }
 
-fn check_open(params: &OpenParams) -> Result<(), RpcError> {
+fn check_open(params: &SessionOpenParams) -> Result<(), RpcError> {
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     if params.name.as_deref() == Some(STANDING) || params.name.as_deref().is_some_and(SessionId::is_prefix) {
         let message = "the name looks like the id of a session";
         return Err(RpcError::invalid("name", message).hint("choose another name"));
     }
-    if params.hold == Hold::Nothing {
+    if params.hold == SessionHold::Nothing {
         let message = "only the standing session has no holder";
         return Err(RpcError::invalid("hold", message).hint("use lease or connection"));
     }

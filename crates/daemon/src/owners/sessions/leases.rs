@@ -5,7 +5,7 @@ use belay_journal::Loaded;
 use belay_model::session::lease;
 use belay_model::{Lease, LeaseEffect, LeaseEvent, Level, StopOrder};
 use belay_protocol::event::Event;
-use belay_protocol::session::{Hold, OnEnd, SessionState};
+use belay_protocol::session::{OnSessionEnd, SessionHold, SessionState};
 
 use super::{DOC_KIND, STANDING, Session, SessionDoc};
 use crate::config::bounds;
@@ -72,14 +72,16 @@ impl<H: Host> Core<H> {
             match self.sessions.get(&id).map(|session| (session.doc.state, session.doc.hold)) {
                 // No client could renew the lease while there was no daemon, so it starts again in
                 // full.
-                Some((SessionState::Open, Hold::Lease)) => self.arm_lease(&id, LeaseEffect::ArmLease),
-                Some((SessionState::Open, Hold::Connection)) => self.lease_event(&id, LeaseEvent::Lost, None),
+                Some((SessionState::Open, SessionHold::Lease)) => self.arm_lease(&id, LeaseEffect::ArmLease),
+                Some((SessionState::Open, SessionHold::Connection)) => {
+                    self.lease_event(&id, LeaseEvent::Lost, None);
+                }
                 Some((SessionState::Lapsed, _)) => self.arm_lease(&id, LeaseEffect::ArmGrace),
                 Some((SessionState::Ending, _)) => {
                     self.stop_tasks_of_session(&id);
                     self.end_session_if_drained(&id);
                 }
-                Some((SessionState::Open, Hold::Nothing) | (SessionState::Ended, _)) | None => {}
+                Some((SessionState::Open, SessionHold::Nothing) | (SessionState::Ended, _)) | None => {}
             }
         }
     }
@@ -89,7 +91,7 @@ impl<H: Host> Core<H> {
     fn arm_lease(&mut self, id: &str, effect: LeaseEffect) {
         let Some(session) = self.sessions.get(id) else { return };
         let SessionDoc { hold, lease_ms, grace_ms, .. } = session.doc;
-        let held = hold == Hold::Connection && !session.holders.is_empty();
+        let held = hold == SessionHold::Connection && !session.holders.is_empty();
         let old = session.due;
         self.ctx.cancel(old);
         let in_ms = match effect {
@@ -136,7 +138,7 @@ impl<H: Host> Core<H> {
     /// Applies an event to a lease and records the change. Returns the effect that follows.
     fn step_lease(&mut self, id: &str, event: LeaseEvent, ending: Option<&Ending>) -> Option<LeaseEffect> {
         let now_ms = self.ctx.now.wall_ms;
-        self.sessions.get(id).filter(|session| session.doc.hold != Hold::Nothing)?;
+        self.sessions.get(id).filter(|session| session.doc.hold != SessionHold::Nothing)?;
         let (before, after, effect) = self.sessions.update(id, |session| {
             let before = session.doc.state;
             let (next, effect) = lease(lease_of(before), event);
@@ -166,8 +168,9 @@ impl<H: Host> Core<H> {
         let state = doc.state.name();
         tracing::info!(session = id, state, by = doc.ended_by, reason = doc.reason, "session changed");
         let lineage = doc.lineage.clone();
+        let event = self.ctx.record(event, &lineage);
+        self.sessions.update(id, |session| session.doc.last_event = event);
         self.store_session(id);
-        self.ctx.record(event, &lineage);
     }
 
     // --- the end of a session ---
@@ -205,7 +208,7 @@ impl<H: Host> Core<H> {
 
     /// The live tasks that end with a session.
     pub(super) fn tasks_ending_with(&self, id: &str) -> Vec<String> {
-        if self.sessions.get(id).is_none_or(|session| session.doc.on_end != OnEnd::Stop) {
+        if self.sessions.get(id).is_none_or(|session| session.doc.on_end != OnSessionEnd::Stop) {
             return Vec::new();
         }
         let ending = self.tasks.of_session(id).filter(|task| task.stored().ends_with_session());
@@ -215,7 +218,7 @@ impl<H: Host> Core<H> {
     /// Completes the end of a session once all tasks that end with it have ended.
     pub(super) fn end_session_if_drained(&mut self, id: &str) {
         let Some(session) = self.sessions.get(id) else { return };
-        let is_drained = session.doc.on_end != OnEnd::Stop || self.tasks.tally(id).bound == 0;
+        let is_drained = session.doc.on_end != OnSessionEnd::Stop || self.tasks.tally(id).bound == 0;
         if session.doc.state == SessionState::Ending && is_drained {
             self.lease_event(id, LeaseEvent::Emptied, None);
         }

@@ -1,7 +1,7 @@
 //! Collections of ended tasks: the directories of one slice are removed while the next slices are looked up, but not of any
 //! number of slices, and the reply comes when all are gone.
 
-use belay_protocol::daemon::GcParams;
+use belay_protocol::daemon::DaemonGcParams;
 use belay_protocol::methods::DaemonGc;
 
 use super::{CLIENT, Fixture};
@@ -32,7 +32,7 @@ fn collection_overlaps_removals_up_to_a_bound() {
         fixture.exit(&task);
     }
     fixture.take_removals();
-    let gc = fixture.send::<DaemonGc>(CLIENT, &GcParams { all: true, dry_run: false });
+    let gc = fixture.send::<DaemonGc>(CLIENT, &DaemonGcParams { all: true, dry_run: false });
     fixture.pass_time();
     let mut waiting = fixture.take_removals();
     assert_eq!(waiting, waiting.iter().map(|(job, _)| (*job, bounds::GC_ITEMS)).collect::<Vec<_>>());

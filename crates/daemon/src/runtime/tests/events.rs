@@ -1,7 +1,7 @@
 //! Reads of events that the journal's reader does, while retention removes events.
 
 use belay_protocol::error::ErrorKind;
-use belay_protocol::event::ReadParams;
+use belay_protocol::event::EventReadParams;
 use belay_protocol::methods::EventRead;
 use belay_protocol::rpc::{Incoming, RequestId};
 
@@ -19,7 +19,7 @@ fn read_overtaken_by_retention_is_expired() {
         fixture.exit(&task);
     }
     fixture.daemon.workers_hang = true;
-    let params: ReadParams = serde_json::from_str(r#"{"after": 10}"#).unwrap();
+    let params: EventReadParams = serde_json::from_str(r#"{"after": 10}"#).unwrap();
     let read = fixture.send::<EventRead>(CLIENT, &params);
     let first = fixture.daemon.expire_events(100);
     fixture.daemon.workers_hang = false;

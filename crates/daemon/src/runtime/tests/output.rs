@@ -1,11 +1,11 @@
 //! Output that is read beside the core: what happens to a task while its output is being read loses no byte, and no step sends
 //! more than one piece.
 
-use belay_protocol::methods::{OutputFollow, TaskStart, notify};
-use belay_protocol::output::{ChunkNotification, EndNotification, FollowParams};
+use belay_protocol::methods::{Notification, OutputFollow, TaskStart};
+use belay_protocol::output::OutputFollowParams;
 use belay_protocol::rpc::Incoming;
 use belay_protocol::shim::{FromShim, LifeEvent};
-use belay_protocol::task::StartParams;
+use belay_protocol::task::TaskStartParams;
 use belay_record::{LogWriter, Stream};
 
 use super::{CLIENT, Fixture};
@@ -56,17 +56,14 @@ impl Fixture {
         let mut received = Received::default();
         for line in &self.sent {
             let message: Incoming<'_> = serde_json::from_slice(line).unwrap();
-            let params = message.params.map_or("", |params| params.get());
-            match message.method.as_deref() {
-                Some(notify::OUTPUT_CHUNK) => {
-                    let chunk: ChunkNotification = serde_json::from_str(params).unwrap();
+            let (Some(method), Some(params)) = (message.method, message.params) else { continue };
+            match Notification::parse(&method, params).unwrap() {
+                Some(Notification::OutputChunk(chunk)) => {
+                    let chunk = *chunk;
                     received.data.extend(chunk.chunks.into_iter().flat_map(|chunk| chunk.data.0));
                     received.gaps.extend(chunk.gaps);
                 }
-                Some(notify::OUTPUT_END) => {
-                    let end: EndNotification = serde_json::from_str(params).unwrap();
-                    received.end = Some(end.bytes);
-                }
+                Some(Notification::OutputEnd(end)) => received.end = Some(end.bytes),
                 _ => {}
             }
         }
@@ -74,7 +71,7 @@ impl Fixture {
     }
 
     fn follow(&mut self, task: &str) {
-        let params: FollowParams = serde_json::from_str(&format!(r#"{{"id": "{task}"}}"#)).unwrap();
+        let params: OutputFollowParams = serde_json::from_str(&format!(r#"{{"id": "{task}"}}"#)).unwrap();
         let request = self.send::<OutputFollow>(CLIENT, &params);
         // The position is looked up first.
         let (job, read) = self.take_read();
@@ -84,8 +81,8 @@ impl Fixture {
 
     /// Starts a task whose caller follows it, and returns its id and the number of the request.
     fn start_followed(&mut self) -> (String, i64) {
-        let command = r#"{"command": {"argv": ["x"]}, "cwd": "/", "answer": "ended", "follow": true}"#;
-        let params: StartParams = serde_json::from_str(command).unwrap();
+        let command = r#"{"spec": {"kind": "shell", "command": {"kind": "argv", "argv": ["x"]}}, "cwd": "/", "answer": "ended", "follow": {}}"#;
+        let params: TaskStartParams = serde_json::from_str(command).unwrap();
         let before: Vec<ShimId> = self.holds.keys().copied().collect();
         let request = self.send::<TaskStart>(CLIENT, &params);
         self.pass_time();

@@ -6,7 +6,7 @@ use belay_model::TaskId;
 use belay_protocol::shim::{
     Clocks, FromShim, Hello, LifeEvent, LifeItem, ProcessId, SHIM_PROTOCOL, Spec, ToShim,
 };
-use belay_protocol::task::{Outcome, Status};
+use belay_protocol::task::{Outcome, TaskStatus};
 
 use crate::effect::{Effect, LostTask, Reaped, WithoutEndFile};
 use crate::input::{Input, ShimId};
@@ -76,7 +76,7 @@ impl Place {
         StoredTask::from_row(row.expect("the task is recorded")).unwrap()
     }
 
-    fn status(&self, daemon: &TestDaemon) -> Status {
+    fn status(&self, daemon: &TestDaemon) -> TaskStatus {
         daemon.core.tasks.get(&self.task).expect("the task lives").status()
     }
 }
@@ -107,17 +107,17 @@ fn held_task_stays_queued_when_daemon_dies() {
     // The daemon died before the shim received the admission: the task is queued until it is admitted again.
     let (mut daemon, shim, effects) = place.daemon();
     assert!(admissions(&effects).is_empty());
-    assert_eq!(place.status(&daemon), Status::Queued);
-    assert_eq!(place.stored().doc.status, Status::Queued);
+    assert_eq!(place.status(&daemon), TaskStatus::Queued);
+    assert_eq!(place.stored().doc.status, TaskStatus::Queued);
     daemon.core.admit(&place.task);
     daemon.core.admit(&place.task);
     let effects = daemon.handle(Input::Tick);
     assert_eq!(admissions(&effects), [place.task.as_str()]);
-    assert_eq!(place.stored().doc.status, Status::Starting, "recorded before the admission is sent");
+    assert_eq!(place.stored().doc.status, TaskStatus::Starting, "recorded before the admission is sent");
     let event = LifeEvent::Spawned { process: ProcessId { pid: 5, start_ticks: 50 }, mono_ms: 1 };
     let item = LifeItem { task: place.task.clone(), number: 1, at_ms: NOW.wall_ms, event, end: None };
     daemon.handle(Input::ShimMessages { shim, messages: vec![FromShim::Life(item)] });
-    assert_eq!(place.status(&daemon), Status::Running);
+    assert_eq!(place.status(&daemon), TaskStatus::Running);
 }
 
 // proves K5
@@ -132,7 +132,7 @@ fn queued_task_of_killed_shim_was_not_started() {
     let result = Reaped::Killed { found: 0, survivors: Vec::new(), error: None };
     daemon.handle(Input::LostReaped { lost, result });
     let doc = place.stored().doc;
-    assert_eq!(doc.status, Status::Failed);
+    assert_eq!(doc.status, TaskStatus::Failed);
     let end = belay_record::convert::outcome_from_record(&doc.end.unwrap());
     let message = "it was not started: its shim was killed; no process of its tree was found alive";
     let Outcome::Spawn { error, .. } = end else { panic!("not a failed start: {end:?}") };

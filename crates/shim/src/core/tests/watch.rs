@@ -1,7 +1,7 @@
 //! What the shim's core makes of looking at a task: told once, taken back when it gets on, or the end of it.
 
 use belay_model::{Evidence, Exit, Level};
-use belay_protocol::life::{ClockName, End, ExitStatus, OutputInfo};
+use belay_protocol::life::{ClockName, ExitStatus, OutputInfo, TaskEnd};
 use belay_protocol::shim::{FromShim, LifeEvent, Start, ToShim};
 use belay_protocol::task::{OnStall, ProcessInfo, StallParams};
 
@@ -113,7 +113,7 @@ fn a_task_that_waits_for_another_is_excused_and_begins_anew_after_that() {
     let words = "nothing written in 1000 ms and 0 ms of processor time used: 7 (S) true";
     let exit = Some(ExitStatus::Signal { number: 15, core_dumped: false });
     let reason = Some(words.to_owned());
-    let end = End::TimedOut { clock: ClockName::Stall, limit_ms: 1_000, reason: reason.clone(), exit };
+    let end = TaskEnd::TimedOut { clock: ClockName::Stall, limit_ms: 1_000, reason: reason.clone(), exit };
     assert_eq!(record.end, end);
     let receipt = record.receipt.as_ref().unwrap();
     assert_eq!((receipt.actor.as_str(), &receipt.reason), ("clock:stall", &reason));
