@@ -47,6 +47,7 @@ mod patient;
 mod people;
 mod places;
 mod pressure;
+mod protocol_examples;
 mod raw;
 mod readers;
 mod reboot;

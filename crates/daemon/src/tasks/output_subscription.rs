@@ -29,8 +29,7 @@ pub(super) struct Follow {
     request: RequestId,
     /// That call is a start: it is answered after the last byte.
     is_start: bool,
-    /// Its start was not announced yet, which comes before the output.
-    held: bool,
+    hold: Hold,
     task: String,
     /// Of a task that ended in the foreground: its log, which may be dropped elsewhere before this follower has read it.
     memory: Option<Arc<MemoryLog>>,
@@ -41,6 +40,16 @@ pub(super) struct Follow {
     activity: Activity,
     /// The reply that is given when the subscription ends.
     reply: Option<ReplyAfterFollow>,
+}
+
+/// Whether the output waits for the announcement of the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    No,
+    /// It does. So far there may be none.
+    Yes {
+        has_output: bool,
+    },
 }
 
 /// What is being done for a subscription.
@@ -78,7 +87,7 @@ impl Follow {
             client,
             request,
             is_start: true,
-            held: false,
+            hold: Hold::No,
             task: task.to_owned(),
             memory,
             stream: None,
@@ -95,7 +104,8 @@ impl Follow {
 
     /// Nothing is sent before the start is announced.
     pub(super) fn held_if(self, held: bool) -> Self {
-        Self { held, ..self }
+        let hold = if held { Hold::Yes { has_output: false } } else { Hold::No };
+        Self { hold, ..self }
     }
 
     pub(super) const fn client(&self) -> ClientId {
@@ -181,7 +191,7 @@ impl<H: Host> Core<H> {
                 client: caller.client,
                 request,
                 is_start: false,
-                held: false,
+                hold: Hold::No,
                 memory: core.tasks.memory_of(&id),
                 task: id,
                 stream,
@@ -327,7 +337,8 @@ impl<H: Host> Core<H> {
     /// does not keep up, when it has read.
     pub(crate) fn send_available(&mut self, id: u64) {
         let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
-        if follow.held {
+        if let Hold::Yes { has_output } = &mut follow.hold {
+            *has_output = true;
             return;
         }
         match &mut follow.activity {
@@ -364,8 +375,10 @@ impl<H: Host> Core<H> {
         let follows = client.map(|client| client.follows().to_vec()).unwrap_or_default();
         for id in follows {
             let Some(follow) = self.tasks.follows.get_mut(&id) else { continue };
-            if follow.held && follow.task == task && follow.request == *request {
-                follow.held = false;
+            if follow.task != task || follow.request != *request {
+                continue;
+            }
+            if std::mem::replace(&mut follow.hold, Hold::No) == (Hold::Yes { has_output: true }) {
                 self.queue_follow(id);
             }
         }
@@ -441,10 +454,13 @@ impl<H: Host> Core<H> {
     pub(super) fn detach_follow(&mut self, id: u64, caller: Caller) {
         let Some(task) = self.tasks.follows.get(&id).map(|follow| follow.task.clone()) else { return };
         let until = self.log_of(&task).map_or(0, |log| log.end());
-        if let Some(follow) = self.tasks.follows.get_mut(&id) {
-            follow.reply = Some(ReplyAfterFollow::Detached { caller, until });
-            self.end_detached_follow(id);
+        let Some(follow) = self.tasks.follows.get_mut(&id) else { return };
+        follow.reply = Some(ReplyAfterFollow::Detached { caller, until });
+        // The reply announces the task, if nothing did before.
+        if std::mem::replace(&mut follow.hold, Hold::No) == (Hold::Yes { has_output: true }) {
+            self.send_available(id);
         }
+        self.end_detached_follow(id);
     }
 
     fn finish_follow(&mut self, id: u64) {
