@@ -127,7 +127,10 @@ fn outcome_has_exact_fields_of_its_kind() {
         kinds.push(outcome.kind());
     }
     kinds.dedup();
-    assert_eq!(kinds, OutcomeKind::ALL);
+    // The ends of agents are no ends that a shim records.
+    let of_shims: Vec<OutcomeKind> =
+        OutcomeKind::ALL.iter().copied().filter(|kind| !kind.is_of_agent()).collect();
+    assert_eq!(kinds, of_shims);
 }
 
 #[test]
