@@ -45,7 +45,7 @@ fn run_detached(world: &World, options: &[&str], script: &str) -> String {
 
 /// So many attempts after the first, and what the last failure was.
 const fn attempt(number: u32, of: u32, code: i32) -> AttemptInfo {
-    AttemptInfo { number, of, last: Some(ExitStatus::Code { code }) }
+    AttemptInfo { number, of, last: Some(ExitStatus::Code(code)) }
 }
 
 /// Long enough for anything that was going to begin meanwhile.
@@ -78,7 +78,7 @@ fn what_fails_twice_and_then_succeeds_has_completed() {
     let expected = |attempt| Event::TaskAttemptEnded {
         task: task.id.clone(),
         session: task.session.clone(),
-        exit: ExitStatus::Code { code: 1 },
+        exit: ExitStatus::Code(1),
         attempt,
         next_ms: 20,
     };

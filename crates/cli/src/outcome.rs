@@ -166,7 +166,7 @@ pub(crate) fn stalled(stall: &StallInfo, now: Timestamp) -> String {
 pub(crate) fn attempt(task: &TaskInfo) -> Option<String> {
     let AttemptInfo { number, of, last } = task.attempt?;
     let last = last.map(|exit| match exit {
-        ExitStatus::Code { code } => format!("; the last failure: exit {code}"),
+        ExitStatus::Code(code) => format!("; the last failure: exit {code}"),
         ExitStatus::Signal { number, .. } => format!("; the last failure: died of {}", human::signal(number)),
     });
     let next = task.clocks.retry.and_then(|clock| clock.remaining_ms);

@@ -1,7 +1,7 @@
 //! The words of a task's life on the wire: levels, clocks, ends, receipts. Both protocols use them.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::task::BudgetName;
 use crate::time::Timestamp;
@@ -58,49 +58,14 @@ impl ClockName {
     }
 }
 
-/// How one process ended, tagged by `kind`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case", tag = "kind")]
+/// How one process ended: one of the two is there. Shims of every version write it like this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
     /// It exited with this code.
-    Code { code: i32 },
+    Code(i32),
     /// It died of this signal.
     Signal { number: i32, core_dumped: bool },
-}
-
-/// The forms in which an exit status is read: as it is written now, and as shims of protocol 1 and their end files have it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ReadExitStatus {
-    Tagged(TaggedExitStatus),
-    Code { code: i32 },
-    Signal { signal: SignalStatus },
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
-enum TaggedExitStatus {
-    Code { code: i32 },
-    Signal(SignalStatus),
-}
-
-#[derive(Deserialize)]
-struct SignalStatus {
-    number: i32,
-    core_dumped: bool,
-}
-
-impl<'de> Deserialize<'de> for ExitStatus {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match ReadExitStatus::deserialize(deserializer)? {
-            ReadExitStatus::Tagged(TaggedExitStatus::Code { code }) | ReadExitStatus::Code { code } => {
-                Self::Code { code }
-            }
-            ReadExitStatus::Tagged(TaggedExitStatus::Signal(signal)) | ReadExitStatus::Signal { signal } => {
-                Self::Signal { number: signal.number, core_dumped: signal.core_dumped }
-            }
-        })
-    }
 }
 
 /// A stop as somebody asked for it.

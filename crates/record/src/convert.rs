@@ -54,13 +54,13 @@ impl Wire for Exit {
     type Form = ExitStatus;
     fn to_wire(&self) -> ExitStatus {
         match *self {
-            Self::Code(code) => ExitStatus::Code { code },
+            Self::Code(code) => ExitStatus::Code(code),
             Self::Signal { signal, core_dumped } => ExitStatus::Signal { number: signal, core_dumped },
         }
     }
     fn from_wire(form: ExitStatus) -> Self {
         match form {
-            ExitStatus::Code { code } => Self::Code(code),
+            ExitStatus::Code(code) => Self::Code(code),
             ExitStatus::Signal { number, core_dumped } => Self::Signal { signal: number, core_dumped },
         }
     }
@@ -307,9 +307,7 @@ pub fn outcome_from_record(record: &EndRecord) -> ClientOutcome {
         record.receipt.clone().unwrap_or_else(|| bare_receipt(record, cause, survivors))
     };
     match record.end.clone() {
-        TaskEnd::Exited { exit: ExitStatus::Code { code: exit_code } } => {
-            ClientOutcome::Exited { exit_code, capture }
-        }
+        TaskEnd::Exited { exit: ExitStatus::Code(exit_code) } => ClientOutcome::Exited { exit_code, capture },
         TaskEnd::Exited { exit: ExitStatus::Signal { number, core_dumped } } => {
             ClientOutcome::Signaled { signal: number, core_dumped, capture }
         }
@@ -345,7 +343,7 @@ pub fn outcome_from_record(record: &EndRecord) -> ClientOutcome {
 
 const fn code_and_signal(exit: Option<ExitStatus>) -> (Option<i32>, Option<i32>) {
     match exit {
-        Some(ExitStatus::Code { code }) => (Some(code), None),
+        Some(ExitStatus::Code(code)) => (Some(code), None),
         Some(ExitStatus::Signal { number, .. }) => (None, Some(number)),
         None => (None, None),
     }

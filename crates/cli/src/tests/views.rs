@@ -76,7 +76,7 @@ fn a_task_that_does_not_get_on() {
 
 #[test]
 fn a_task_between_two_attempts() {
-    let last = Some(ExitStatus::Code { code: 7 });
+    let last = Some(ExitStatus::Code(7));
     let mut resting = TaskInfo { status: TaskStatus::Retrying, pid: None, leader: None, ..running() };
     resting.attempt = Some(AttemptInfo { number: 1, of: 4, last });
     resting.clocks.retry = Some(ClockInfo { limit_ms: 1_000, remaining_ms: Some(800) });

@@ -194,7 +194,7 @@ impl Fixture {
 
     fn exit(&mut self, task: &str) {
         let shim = self.shim_of(task);
-        let exit = ExitStatus::Code { code: 0 };
+        let exit = ExitStatus::Code(0);
         self.report(shim, LifeEvent::LeaderExited { exit }, None);
         self.report(shim, LifeEvent::TreeEmpty, Some(TaskEnd::Exited { exit }));
         self.pass_time();

@@ -91,7 +91,7 @@ fn leader_info(stored: &StoredTask, state: Option<&State>) -> Option<LeaderInfo>
     let leader = stored.doc.leader.filter(|_| stored.doc.status != TaskStatus::Retrying)?;
     let seen = state.and_then(State::leader).and_then(Leader::exit).map(|exit| exit.to_wire());
     let (exit_code, signal) = match seen.or(stored.doc.leader_exit) {
-        Some(ExitStatus::Code { code }) => (Some(code), None),
+        Some(ExitStatus::Code(code)) => (Some(code), None),
         Some(ExitStatus::Signal { number, .. }) => (None, Some(number)),
         None => (None, None),
     };

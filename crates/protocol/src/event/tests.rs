@@ -21,13 +21,9 @@ fn sample(kind: EventKind) -> Event {
             session,
             exit: ExitStatus::Signal { number: 9, core_dumped: false },
         },
-        EventKind::TaskAttemptEnded => Event::TaskAttemptEnded {
-            task,
-            session,
-            exit: ExitStatus::Code { code: 1 },
-            attempt: 1,
-            next_ms: 500,
-        },
+        EventKind::TaskAttemptEnded => {
+            Event::TaskAttemptEnded { task, session, exit: ExitStatus::Code(1), attempt: 1, next_ms: 500 }
+        }
         EventKind::TaskStalled => {
             let evidence =
                 StallEvidence { silent_ms: 1, cpu_ms: 2, output_bytes: 3, processes: Vec::new(), more: 0 };

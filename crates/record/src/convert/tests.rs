@@ -43,7 +43,7 @@ fn record(end: TaskEnd, receipt: Option<StopReceipt>) -> EndRecord {
 
 /// Every kind of end that the shim records, with a receipt where there is one, and what clients see of it.
 fn ends() -> Vec<(EndRecord, Value)> {
-    let code = Some(ExitStatus::Code { code: 3 });
+    let code = Some(ExitStatus::Code(3));
     let signal = Some(ExitStatus::Signal { number: 9, core_dumped: true });
     let shown = json!(receipt());
     let error = StartError { stage: StartStage::Program, errno: 0, message: "no such program".to_owned() };
@@ -60,7 +60,7 @@ fn ends() -> Vec<(EndRecord, Value)> {
     let lost = TaskEnd::Lost { known: "its shim was killed".to_owned(), survivors: vec![survivor()] };
     vec![
         (
-            record(TaskEnd::Exited { exit: ExitStatus::Code { code: 3 } }, None),
+            record(TaskEnd::Exited { exit: ExitStatus::Code(3) }, None),
             json!({ "kind": "exited", "exit_code": 3 }),
         ),
         (

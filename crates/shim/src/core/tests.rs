@@ -206,7 +206,7 @@ fn between_two_attempts_there_is_nobody_to_be_stopped() {
         assert!(core.task.as_ref().unwrap().start.is_none());
         let actions = core.handle(at(100), Input::Finished { output: OutputInfo::default(), capture: None });
         let record = end_of(&actions);
-        let exit = Some(ExitStatus::Code { code: 3 });
+        let exit = Some(ExitStatus::Code(3));
         let (end, actor) = if by_limit {
             (
                 TaskEnd::TimedOut { clock: ClockName::Timeout, limit_ms: 100, reason: None, exit },

@@ -95,7 +95,7 @@ const fn fate(on_end: OnSessionEnd) -> &'static str {
 
 fn exited(exit: ExitStatus) -> String {
     match exit {
-        ExitStatus::Code { code } => format!("exited with {code}"),
+        ExitStatus::Code(code) => format!("exited with {code}"),
         ExitStatus::Signal { number, .. } => format!("died of {}", human::signal(number)),
     }
 }
