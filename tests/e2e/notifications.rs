@@ -272,6 +272,29 @@ fn cancelled_foreground_start_follows_disconnect_policy() {
     }
 }
 
+// proves E5
+#[test]
+fn cancelled_start_gets_no_more_output() {
+    let world = world();
+    let mut raw = Raw::greeted(&world);
+    let line = format!(
+        "echo one; while [ ! -e {0} ]; do sleep 0.02; done; echo two",
+        world.dir().join("go").display()
+    );
+    let more = json!({ "answer": "ended", "follow": {}, "on_disconnect": "detach" });
+    send(&mut raw, &json!("start"), "task/start", &start(&world, &line, &more));
+    let (started, chunk) = (raw.hear(), raw.hear());
+    assert_eq!([&started["method"], &chunk["method"]], ["task/started", "output/chunk"]);
+    let id = started["params"]["task"]["id"].as_str().unwrap().to_owned();
+    send(&mut raw, &json!("cancel"), "call/cancel", &json!({ "request": "start" }));
+    assert_eq!(answers(&mut raw, 2)["cancel"]["result"], json!({ "cancelled": true }));
+    std::fs::write(world.dir().join("go"), "").unwrap();
+    world.wait_ended(&id);
+    assert_eq!(world.logs(&id), b"one\ntwo\n");
+    // The next message is the answer to the next call: nothing came between.
+    assert_eq!(raw.call("task/get", &json!({ "id": id }))["result"]["status"], "completed");
+}
+
 // proves L5
 #[test]
 fn stop_fences_as_it_is_told_and_identity_stays() {

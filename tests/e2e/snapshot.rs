@@ -23,7 +23,7 @@ struct Row {
 
 /// Reads all pages. Returns the rows and the number to follow from.
 fn snapshot(client: &mut Client) -> (BTreeMap<String, Row>, u64) {
-    let mut params = TaskListParams { all: true, limit: Some(3), ..TaskListParams::default() };
+    let mut params = TaskListParams { all: true, limit: Some(1), ..TaskListParams::default() };
     let (mut rows, mut from) = (BTreeMap::new(), None);
     loop {
         let page = client.call::<TaskList>(&params).unwrap();
@@ -68,8 +68,9 @@ fn busy(world: &World, done: &AtomicBool) {
 fn list_and_following_events_yield_every_change_once() {
     const EVENTS: usize = 400;
     let world = world();
-    for _ in 0..10 {
-        world.run_detached(["true"]);
+    // Some end while the pages are read: a later page has them as ended, and their end comes as an event, too.
+    for n in 0..60 {
+        world.start(&world.start_params(&["sleep", &format!("0.{n:02}")]));
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -85,7 +85,12 @@ pub fn open(dir: &Path) -> Result<Opened, Error> {
     notices.append(&mut recovered.notices);
     let loaded = load::load(&conn, &recovered.pending).map_err(|error| Error::sql(&path, error))?;
     let buffer = start_buffer(&conn, &dir, &path, recovered)?;
-    let reader = Reader::new(&path);
+    let reader = connect(&path).and_then(|conn| {
+        conn.pragma_update(None, "query_only", true)?;
+        conn.set_prepared_statement_cache_capacity(64);
+        Ok(Reader::new(conn, &path))
+    });
+    let reader = reader.map_err(|error| Error::sql(&path, error))?;
     let store = Store::new(conn, &path)?;
     Ok(Opened { buffer, reader, store, loaded, notices })
 }

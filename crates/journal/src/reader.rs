@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params_from_iter};
 
-use crate::open::connect;
 use crate::query::{FoundEvents, FoundRows, MARGIN, MAX_EXAMINED_EVENTS};
 use crate::row::{
     self, EVENT_COLUMNS, EventFilter, ExpiredTask, TASK_COLUMNS, TaskFilter, TaskRow, TaskRule, clamped,
@@ -18,9 +17,9 @@ use crate::row::{
 use crate::store::{EventBounds, event_bounds};
 use crate::{Error, Found, Query, meta};
 
-/// The connection that reads. The first query opens it: most daemons never need one, and it takes a quarter of a megabyte.
+/// The connection that reads.
 pub struct Reader {
-    conn: Option<Connection>,
+    conn: Connection,
     path: PathBuf,
 }
 
@@ -31,8 +30,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(path: &Path) -> Self {
-        Self { conn: None, path: path.to_owned() }
+    pub(crate) fn new(conn: Connection, path: &Path) -> Self {
+        Self { conn, path: path.to_owned() }
     }
 
     /// Runs one query on a snapshot of the database.
@@ -41,18 +40,8 @@ impl Reader {
         found.map_err(|error| Error::sql(&self.path, error))
     }
 
-    fn connection(&mut self) -> rusqlite::Result<&mut Connection> {
-        if self.conn.is_none() {
-            let conn = connect(&self.path)?;
-            conn.pragma_update(None, "query_only", true)?;
-            conn.set_prepared_statement_cache_capacity(64);
-            self.conn = Some(conn);
-        }
-        self.conn.as_mut().ok_or(rusqlite::Error::InvalidQuery)
-    }
-
     fn in_snapshot(&mut self, query: &Query) -> rusqlite::Result<Found> {
-        let step = self.connection()?.transaction()?;
+        let step = self.conn.transaction()?;
         // The first statement takes the snapshot.
         let snapshot = meta::number(&step, meta::BATCH_LAST)?;
         let rows = match query {

@@ -14,16 +14,24 @@ impl<H: Host> Core<H> {
             self.requests.caller(*reply).is_some_and(|other| other.request.as_ref() == Some(&params.request))
         };
         let reply = self.requests.of_client(caller.client).into_iter().find(is_meant);
-        let Some(reply) = reply else { return caller.answer(&CallCancelResult { cancelled: false }) };
+        let cancelled_caller = Caller { request: Some(params.request.clone()), ..caller.clone() };
+        let Some(reply) = reply else {
+            let cancelled = self.cancel_start_output(&cancelled_caller);
+            if cancelled {
+                self.fail(&cancelled_caller, error());
+            }
+            return caller.answer(&CallCancelResult { cancelled });
+        };
         let foreground = self.requests.reply::<StartReply>(reply).and_then(StartReply::foreground_task);
         let foreground = foreground.map(str::to_owned);
         if self.requests.survives_client(reply) {
             // What it does goes on, and nothing can be said of it yet.
             self.requests.forget_caller(reply);
-            self.fail(&Caller { request: Some(params.request.clone()), ..caller.clone() }, cancelled());
+            self.fail(&cancelled_caller, error());
         } else if let Some((waiter, _)) = self.take_any_reply(reply) {
-            self.fail(&waiter.caller, cancelled());
+            self.fail(&waiter.caller, error());
         }
+        self.cancel_start_output(&cancelled_caller);
         if let Some(task) = foreground {
             self.caller_gave_up(&task, caller.client);
         }
@@ -31,6 +39,6 @@ impl<H: Host> Core<H> {
     }
 }
 
-fn cancelled() -> RpcError {
+fn error() -> RpcError {
     RpcError::new(ErrorKind::Cancelled, "the call was cancelled by call/cancel")
 }

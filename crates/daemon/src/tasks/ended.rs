@@ -77,7 +77,8 @@ impl<H: Host> Core<H> {
 
     fn take_ended(&mut self, id: &str) -> Option<TaskEnded> {
         let event = self.ctx.journal.next_event() - 1;
-        let task = self.tasks.remove(id)?;
+        let mut task = self.tasks.remove(id)?;
+        task.stored.doc.last_event = event;
         self.ctx.cancel(task.caller_deadline);
         self.ctx.cancel(task.awaiting_resubmit);
         let info = ended_info(&task.stored);

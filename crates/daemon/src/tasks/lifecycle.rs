@@ -258,9 +258,7 @@ impl<H: Host> Core<H> {
             task.stored.doc.end = Some(record);
         });
         let Some(task) = self.tasks.get(id) else { return };
-        let event = task_events::ended(&task.stored);
-        let event = self.ctx.journal.record(self.ctx.now, &event, &task.stored.doc.lineage);
-        self.tasks.note_event(id, event);
+        self.ctx.journal.record(self.ctx.now, &task_events::ended(&task.stored), &task.stored.doc.lineage);
         self.task_ended(id);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct StartReply {
     announced: Option<Announced>,
 }
 
-/// What a caller that waits for the end was told of the start.
+/// The last notification to a caller that waits for the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     Queued,
@@ -61,7 +61,7 @@ impl Reply for StartReply {
         (self.when == AnswerWhen::Ended).then_some(DetachAnswer::Task)
     }
 
-    /// The start first, if the caller was not told of it; then the caller's output to the last byte, if it follows it.
+    /// `task/started` first, if it was not sent; then the caller's output to the last byte, if it follows it.
     fn complete<H: Host>(self, core: &mut Core<H>, waiter: Waiter, ended: &TaskEnded) {
         if self.when == AnswerWhen::Ended && self.announced != Some(Announced::Started) {
             core.notify_start(&waiter.caller, Announced::Started, ended.info().clone());
@@ -266,7 +266,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Tells a caller that waits for the end how far the start is. A call without an id is told nothing.
+    /// Notifies a caller that waits for the end. A call without an id gets no notifications.
     fn notify_start(&mut self, caller: &Caller, progress: Announced, task: TaskInfo) {
         let Some(request) = caller.request.clone() else { return };
         let params = TaskStartNotification { request, task };

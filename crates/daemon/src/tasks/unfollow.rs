@@ -34,6 +34,16 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// A start was cancelled: drops its subscription. True if its reply was waiting for the last output only.
+    pub(crate) fn cancel_start_output(&mut self, caller: &Caller) -> bool {
+        let client = self.requests.client(caller.client);
+        let follows = client.map(|client| client.follows().to_vec()).unwrap_or_default();
+        let Some(follow) = self.tasks.follow_of(&follows, caller) else { return false };
+        let owes_reply = self.tasks.follow_owes_reply(follow);
+        self.drop_follow(follow);
+        owes_reply
+    }
+
     /// Ends subscriptions of a client. Returns how many.
     fn unfollow(&mut self, client: ClientId, is_meant: impl Fn(u64, &Follow) -> bool) -> u64 {
         let follows =

@@ -104,7 +104,7 @@ impl<H: Host> Core<H> {
         self.ctx.effects.push(stage, Effect::CrashPoint(CrashPoint::AfterAck));
     }
 
-    /// An earlier daemon recorded the end of this task and died before its shim was told. Its output may not have reached the
+    /// An earlier daemon recorded the end of this task and died before it acknowledged the end to the shim. The output may not have reached the
     /// caller, which has some time to come back for it.
     pub(crate) fn end_of_orphan(
         &mut self,

@@ -57,7 +57,9 @@ impl Sim {
                     matches!(&ask.want, Want::Start { spec } if self.specs[*spec].params.name == info.name)
                 });
                 if !is_waiting || !self.clients[n].told_started.insert(request) {
-                    return Err(format!("request {request} does not wait for it, or was told before"));
+                    return Err(format!(
+                        "request {request} does not wait for it, or had task/started before"
+                    ));
                 }
                 self.check_info(&info)
             }
@@ -90,8 +92,9 @@ impl Sim {
                 let was_told = self.clients[n].told_started.remove(&request);
                 // A task that was detached while it was queued has not started.
                 let is_foreground = self.specs[*spec].params.answer == AnswerWhen::Ended;
-                if was_told != (is_foreground && (was_told || info.started_at.is_some())) {
-                    return Err(format!("whether it was told of the start before: {was_told}"));
+                let is_missing = is_foreground && info.started_at.is_some() && !was_told;
+                if is_missing || (was_told && !is_foreground) {
+                    return Err(format!("task/started was sent before: {was_told}"));
                 }
                 self.hears_start(*spec, &info)
             }
