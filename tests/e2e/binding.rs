@@ -80,12 +80,12 @@ fn nobody_replaces_what_they_may_not_stop_nor_learns_of_it() {
         (error.data.kind, error.message.as_str()),
         (ErrorKind::LaneHeld, "lane deploy is held by a task that you may not see")
     );
-    assert_eq!(client.call::<LaneList>(&LaneListParams {}).unwrap().lanes, []);
+    assert_eq!(client.call::<LaneList>(&LaneListParams::default()).unwrap().lanes, []);
     let inner = client.call::<SessionOpen>(&SessionOpenParams::default()).unwrap().session.id;
     let release = LaneReleaseParams { name: "deploy".to_owned(), owner: Some(inner), reason: None };
     assert_eq!(refused(client.call::<LaneRelease>(&release)).data.kind, ErrorKind::NotPermitted);
     assert_eq!(world.get(&person.id).status, TaskStatus::Running);
-    let fences = world.client().call::<LaneList>(&LaneListParams {}).unwrap().lanes.remove(0).fences;
+    let fences = world.client().call::<LaneList>(&LaneListParams::default()).unwrap().lanes.remove(0).fences;
     assert_eq!(fences, []);
 }
 
@@ -124,7 +124,7 @@ fn whoever_replaces_its_own_goes_on_and_a_client_of_the_session_is_no_stranger()
     let second = wait_until("the lane to be free", LONG, again).lane.unwrap().generation;
     assert!(second > first);
     wait_until("the lane to be free", LONG, || {
-        let held = world.client().call::<LaneList>(&LaneListParams {}).unwrap().lanes;
+        let held = world.client().call::<LaneList>(&LaneListParams::default()).unwrap().lanes;
         if held.iter().any(|lane| lane.name == "idle") { Err(format!("{held:?}")) } else { Ok(()) }
     });
     assert_eq!(refused(world.client().call::<TaskStart>(&start(first))).data.kind, ErrorKind::Stale);

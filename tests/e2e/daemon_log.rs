@@ -55,7 +55,7 @@ fn decisions_are_logged_with_ids_and_causes() {
     let lost = world.run_detached(["sleep", FOREVER]);
     assert_eq!(world.belay(["run", "-d", "--", "true"]).code, Some(1));
     let cause = "cause=\"the limit of live tasks is reached (daemon.max_tasks = 2)\"";
-    wait_logged(&world, &[" INFO  start refused actor=user:", "kind=Limit", cause]);
+    wait_logged(&world, &[" INFO  start refused actor=\"user:", " via cli\" kind=Limit ", cause]);
 
     let first = world.kill_daemon().pid;
     world.belay(["ps"]).ok();
@@ -67,7 +67,7 @@ fn decisions_are_logged_with_ids_and_causes() {
     }
 
     world.belay(["stop", &stopped, "--reason", "seen\nenough"]).ok();
-    let stop = format!(" INFO  stop task={stopped} level=terminate actor=user:");
+    let stop = format!(" INFO  stop task={stopped} level=terminate actor=\"user:");
     wait_logged(&world, &[&stop, r#"reason="seen\nenough""#]);
 
     let shim = world.inspect(&lost).held_by.unwrap().shim_pid;

@@ -335,7 +335,7 @@ fn one_that_is_being_stopped_is_told_as_that_and_not_as_running() {
         TaskStatus::Stopping => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    let who = format!("detached by user:{}", world.shell("id -un").ok().line());
+    let who = format!("detached by user:{} via cli", world.shell("id -un").ok().line());
     let told = world.belay(["detach", &id]).ok().line();
     assert_eq!(told, format!("{id} is being stopped ({who})"));
     let released = caller.finish();
@@ -356,7 +356,7 @@ fn one_that_waits_for_its_turn_is_told_as_that_and_not_as_running() {
         let queued = listed.iter().find(|task| task.status == TaskStatus::Queued);
         queued.map(|task| task.id.clone()).ok_or_else(|| format!("{listed:?}"))
     });
-    let who = format!("detached by user:{}", world.shell("id -un").ok().line());
+    let who = format!("detached by user:{} via cli", world.shell("id -un").ok().line());
     let told = world.belay(["detach", &id]).ok().line();
     assert_eq!(told, format!("{id} waits in the background for its turn ({who})"));
     let released = caller.finish();

@@ -2,9 +2,13 @@
 
 use belay_protocol::event::{EventInfo, EventKind};
 use belay_protocol::lane::{LaneMode, LaneParams, LaneReleaseParams};
-use belay_protocol::methods::{LaneRelease, SessionClose, SessionOpen, SessionRenew, TaskRemove};
+use belay_protocol::methods::{
+    LaneRelease, SessionClose, SessionOpen, SessionRenew, TaskRemove, TaskSetStall,
+};
 use belay_protocol::session::{SessionCloseParams, SessionOpenParams, SessionRenewParams};
-use belay_protocol::task::{TaskRemoveParams, TaskStartParams, TaskStatus};
+use belay_protocol::task::{
+    OnStall, StallSetting, TaskRemoveParams, TaskSetStallParams, TaskStartParams, TaskStatus,
+};
 use belay_testkit::{LONG, World, wait_until};
 use serde_json::{Value, json};
 
@@ -30,6 +34,8 @@ fn make_task_events(world: &World) {
     world.belay(["run", "--timeout", "100ms", "--on-timeout", "detach", "--", "sleep", FOREVER]).ok();
     wait_for(world, EventKind::TaskDetached, 1);
     let signalled = world.run_detached(["sleep", FOREVER]);
+    let stall = StallSetting::Check { after_ms: 60_000, policy: OnStall::Tell };
+    world.client().call::<TaskSetStall>(&TaskSetStallParams { id: signalled.clone(), stall }).unwrap();
     world.belay(["signal", "USR1", &signalled]).ok();
     world.wait_ended(&signalled);
     world.client().call::<TaskRemove>(&TaskRemoveParams { id: signalled }).unwrap();

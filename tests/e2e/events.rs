@@ -188,7 +188,7 @@ fn events_expire_by_rule_and_a_late_reader_is_told_where_to_go_on() {
     let last = before.last().unwrap().seq;
     assert!(last >= 20, "{before:?}");
     let gone = world.client().call::<DaemonGc>(&belay_protocol::daemon::DaemonGcParams::default()).unwrap();
-    assert_eq!((gone.events_expired, gone.removed.len()), (last - 10, 0));
+    assert_eq!((gone.events_expired, gone.removed), (last - 10, 0));
     let status = world.status();
     assert_eq!((status.events_first, status.events_last), (last - 9, last));
 

@@ -45,7 +45,7 @@ fn half_a_message_keeps_nobody_waiting() {
     world.belay(["up"]).ok();
     let mut halves: Vec<Raw> = (0..50).map(|_| Raw::silent(&world)).collect();
     for half in &mut halves {
-        half.send(br#"{"jsonrpc":"2.0","id":7,"method":"daemon/hello","params":{"client":"slow","#);
+        half.send(br#"{"jsonrpc":"2.0","id":7,"method":"daemon/hello","params":{"client":{"name":"slow","version":"1"},"#);
     }
     assert_served(&world);
     for half in &mut halves {
@@ -211,7 +211,8 @@ fn connections_that_only_sit_there() {
     let expected = format!("error: {busy}\n hint: close some connections, or try again later\n");
     assert_eq!((said.code, String::from_utf8_lossy(&said.stderr).into_owned()), (Some(1), expected));
     // Those who are in are served.
-    let answer = idle[511].call("daemon/hello", &json!({ "client": "patient 1", "protocol": 1 }));
+    let answer = idle[511]
+        .call("daemon/hello", &json!({ "client": { "name": "patient", "version": "1" }, "protocol": 1 }));
     assert_eq!(answer["result"]["protocol"], 1);
     let answer = idle[511].call("daemon/status", &json!({}));
     assert_eq!(answer["result"]["clients"], 512);

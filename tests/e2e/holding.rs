@@ -24,7 +24,7 @@ fn wait_state(client: &mut Client, id: &str, state: SessionState) {
 /// The session with this name.
 fn named(client: &mut Client, name: &str) -> SessionInfo {
     let listed =
-        client.call::<SessionList>(&SessionListParams { all: true, cursor: None, limit: None }).unwrap();
+        client.call::<SessionList>(&SessionListParams { all: true, ..SessionListParams::default() }).unwrap();
     listed.sessions.into_iter().find(|session| session.name.as_deref() == Some(name)).unwrap()
 }
 

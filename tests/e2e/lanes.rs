@@ -28,7 +28,7 @@ fn holder(world: &World, name: &str, mode: LaneMode) -> TaskStartParams {
 }
 
 fn lanes(world: &World) -> Vec<LaneInfo> {
-    world.client().call::<LaneList>(&LaneListParams {}).unwrap().lanes
+    world.client().call::<LaneList>(&LaneListParams::default()).unwrap().lanes
 }
 
 #[track_caller]

@@ -28,7 +28,8 @@ impl Raw {
     pub(crate) fn greeted(world: &World) -> Self {
         world.client();
         let mut raw = Self::silent(world);
-        let answer = raw.call("daemon/hello", &json!({ "client": "raw 0", "protocol": 1 }));
+        let answer =
+            raw.call("daemon/hello", &json!({ "client": { "name": "raw", "version": "0" }, "protocol": 1 }));
         assert_eq!(answer["result"]["protocol"], 1, "{answer}");
         raw
     }

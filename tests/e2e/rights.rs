@@ -10,7 +10,8 @@ use belay_protocol::methods::{
 use belay_protocol::output::{OutputFrom, OutputReadParams};
 use belay_protocol::session::{SessionDefaults, SessionOpenParams};
 use belay_protocol::task::{
-    StopVerdict, TaskGetParams, TaskInfo, TaskListParams, TaskStartParams, TaskStatus, TaskWriteParams,
+    StopCounts, StopVerdict, TaskGetParams, TaskInfo, TaskListParams, TaskStartParams, TaskStatus,
+    TaskStopResult, TaskWriteParams,
 };
 use belay_testkit::{Output, World};
 
@@ -56,7 +57,7 @@ fn what_runs_inside_a_task_sees_and_stops_its_own_subtree_and_nothing_else() {
     assert_eq!(world.wait_ended(&own).status, TaskStatus::Cancelled);
     let outcome = world.get(&own).outcome.unwrap();
     let actor = outcome.actor().unwrap();
-    assert_eq!(actor, format!("task:{}", world.get(&own).parent.unwrap()));
+    assert_eq!(actor, format!("task:{} via cli", world.get(&own).parent.unwrap()));
 }
 
 /// A process that hides where it comes from is looked at, not believed.
@@ -223,9 +224,11 @@ fn a_cascade_stops_what_was_started_below_leaf_first_and_without_it_they_stay() 
         "{shown}"
     );
     let told = world.belay(["stop", "--cascade", "--json", &root]).ok();
-    let told: belay_protocol::task::TaskStopResult = told.json();
-    let order: Vec<&str> = told.below.iter().map(|below| below.id.as_str()).collect();
-    assert_eq!((order, told.id.as_str()), (vec![leaf.as_str(), middle.as_str()], root.as_str()));
+    let told: Vec<TaskStopResult> = told.json_lines();
+    let order: Vec<&str> = told.iter().map(|stopped| stopped.id.as_str()).collect();
+    assert_eq!(order, [leaf.as_str(), middle.as_str(), root.as_str()]);
+    let counts = StopCounts { tasks: 2, stopped: 2, ..StopCounts::default() };
+    assert_eq!(told[2].below, Some(counts));
     let ended = |id: &str| world.get(id).ended_at.unwrap();
     assert!(ended(&leaf) <= ended(&middle) && ended(&middle) <= ended(&root));
 
@@ -234,8 +237,9 @@ fn a_cascade_stops_what_was_started_below_leaf_first_and_without_it_they_stay() 
     assert_eq!([world.get(&middle).status, world.get(&leaf).status], [TaskStatus::Running; 2]);
     // The lineage goes on without the one that is gone.
     let told = world.belay(["stop", "--cascade", "--json", &root]).ok();
-    let told: belay_protocol::task::TaskStopResult = told.json();
-    assert_eq!((told.result, told.below.len()), (StopVerdict::AlreadyEnded, 2));
+    let told: Vec<TaskStopResult> = told.json_lines();
+    assert_eq!((told.len(), told[2].result), (3, StopVerdict::AlreadyEnded));
+    assert_eq!(told[2].below, Some(counts));
     assert_eq!(world.get(&leaf).status, TaskStatus::Cancelled);
     let mut agent = world.client();
     let session = agent.call::<SessionOpen>(&SessionOpenParams::default()).unwrap();

@@ -50,10 +50,12 @@ pub(crate) fn sleeper(world: &World, session: &str) -> TaskStartParams {
     TaskStartParams { session: Some(session.to_owned()), ..world.start_params(&["sleep", FOREVER]) }
 }
 
-/// The types of a session's own events, in order.
+/// The types of the events about a session's lease, in order.
 fn story(world: &World, id: &str) -> Vec<EventKind> {
     let own = |event: &EventInfo| event.event.session() == Some(id) && event.event.task().is_none();
-    world.events().into_iter().filter(own).map(|event| event.event.kind()).collect()
+    let is_level = |kind: &EventKind| matches!(kind, EventKind::SessionBusy | EventKind::SessionDrained);
+    let kinds = world.events().into_iter().filter(own).map(|event| event.event.kind());
+    kinds.filter(|kind| !is_level(kind)).collect()
 }
 
 fn drain(world: &World, id: &str, timeout: Duration) -> belay_protocol::session::SessionWaitResult {
@@ -381,8 +383,9 @@ fn a_session_in_a_session_ends_with_it() {
         world.client_as(&inner.token).call::<TaskStart>(&world.start_params(&["sleep", FOREVER])).unwrap();
     assert_eq!(task.lineage, [outer.session.id.as_str(), inner.session.id.as_str()]);
     let closed = world.belay(["sessions", "close", "--json", &outer.session.id]).ok();
-    let closed: belay_protocol::session::SessionCloseResult = closed.json();
-    assert_eq!((closed.receipts.len(), closed.session.state), (1, SessionState::Ended));
+    let closed: serde_json::Value = closed.json();
+    assert_eq!(closed["receipts"].as_array().unwrap().len(), 1);
+    assert_eq!(closed["session"]["state"], "ended");
     assert_eq!(get(&world, &inner.session.id).state, SessionState::Ended);
     assert_eq!(world.wait_ended(&task.id).status, TaskStatus::Cancelled);
     let all = SessionListParams { all: true, ..SessionListParams::default() };

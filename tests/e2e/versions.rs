@@ -28,7 +28,7 @@ fn a_client_of_another_version_is_told_which_side_is_old() {
         ),
     ] {
         let mut raw = Raw::silent(&world);
-        let hello = json!({ "client": "harness 3\u{1b}[2J", "protocol": protocol, "new_field": true });
+        let hello = json!({ "client": { "name": "harness", "version": "3\u{1b}[2J" }, "protocol": protocol, "new_field": true });
         let answer = raw.call("daemon/hello", &hello);
         let message =
             format!("harness 3[2J speaks protocol {protocol}, and this daemon ({version}) speaks 1 to 1");
@@ -40,7 +40,8 @@ fn a_client_of_another_version_is_told_which_side_is_old() {
         // It is told so again whatever it asks, and can still say a hello that fits.
         let answer = raw.call("task/list", &json!({}));
         assert_eq!(answer["error"]["data"]["kind"], "version");
-        let answer = raw.call("daemon/hello", &json!({ "client": "harness 3", "protocol": 1 }));
+        let answer = raw
+            .call("daemon/hello", &json!({ "client": { "name": "harness", "version": "3" }, "protocol": 1 }));
         assert_eq!(answer["result"]["version"], version);
         assert_eq!(raw.call("task/list", &json!({}))["result"]["tasks"], json!([]));
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use belay_client::{Client, Message, decode};
 use belay_protocol::RpcError;
-use belay_protocol::methods::Method;
+use belay_protocol::methods::{Method, Notification};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
@@ -39,7 +39,18 @@ pub(crate) struct Refused<'a> {
 pub(crate) fn each<M: Method>(
     context: &mut Context,
     ids: &[String],
+    ask: impl FnMut(&str) -> M::Params,
+    answer: impl FnMut(&mut Context, &str, Result<M::Result, RpcError>) -> Result<Next, CliError>,
+) -> Result<(), CliError> {
+    each_with_parts::<M>(context, ids, ask, |_, _| Ok(()), answer)
+}
+
+/// The same for a call that sends notifications before its result: `part` gets them.
+pub(crate) fn each_with_parts<M: Method>(
+    context: &mut Context,
+    ids: &[String],
     mut ask: impl FnMut(&str) -> M::Params,
+    mut part: impl FnMut(&mut Context, Notification) -> Result<(), CliError>,
     mut answer: impl FnMut(&mut Context, &str, Result<M::Result, RpcError>) -> Result<Next, CliError>,
 ) -> Result<(), CliError> {
     let mut named = HashSet::new();
@@ -48,9 +59,12 @@ pub(crate) fn each<M: Method>(
     while !waiting.is_empty() {
         let mut client = context.connect()?;
         let mut asked = HashMap::new();
-        let result = converse::<M>(&mut client, &mut waiting, &mut asked, &mut ask, &mut |id, result| {
+        let result = converse::<M>(&mut client, &mut waiting, &mut asked, &mut ask, &mut |said| {
             fruitless = 0;
-            answer(context, id, result)
+            match said {
+                Said::Part(said) => part(context, said).map(|()| Next::Done),
+                Said::Answer(id, result) => answer(context, id, result),
+            }
         });
         // What was asked and not answered is asked again.
         waiting.extend(asked.into_values());
@@ -62,14 +76,20 @@ pub(crate) fn each<M: Method>(
     Ok(())
 }
 
-type Answer<'a, M> = dyn FnMut(&str, Result<<M as Method>::Result, RpcError>) -> Result<Next, CliError> + 'a;
+/// What the daemon says about one of the tasks.
+enum Said<'a, M: Method> {
+    Part(Notification),
+    Answer(&'a str, Result<M::Result, RpcError>),
+}
+
+type Hear<'a, M> = dyn FnMut(Said<'_, M>) -> Result<Next, CliError> + 'a;
 
 fn converse<'a, M: Method>(
     client: &mut Client,
     waiting: &mut VecDeque<&'a str>,
     asked: &mut HashMap<i64, &'a str>,
     ask: &mut dyn FnMut(&str) -> M::Params,
-    answer: &mut Answer<'_, M>,
+    hear: &mut Hear<'_, M>,
 ) -> Result<(), CliError> {
     loop {
         while asked.len() < WINDOW
@@ -90,7 +110,15 @@ fn converse<'a, M: Method>(
         if asked.is_empty() {
             return Ok(());
         }
-        let Message::Response(response) = client.receive()? else { continue };
+        let response = match client.receive()? {
+            Message::Response(response) => response,
+            Message::Notification(said) => {
+                if let Some(said) = said.parse()? {
+                    hear(Said::Part(said))?;
+                }
+                continue;
+            }
+        };
         let Some(id) = asked.remove(&response.id) else { continue };
         let result = match response.result {
             Ok(raw) => Ok(decode::<M>(&raw)?),
@@ -100,7 +128,7 @@ fn converse<'a, M: Method>(
             }
             Err(error) => Err(error),
         };
-        match answer(id, result)? {
+        match hear(Said::Answer(id, result))? {
             Next::Done => {}
             Next::Again => waiting.push_back(id),
             Next::Enough => {

@@ -122,6 +122,26 @@ impl Client {
         }
     }
 
+    /// Asks and waits for the result without a limit; the notifications that belong to the call are handed on as they come.
+    pub fn call_with_parts<M: Method>(
+        &mut self,
+        params: &M::Params,
+        mut part: impl FnMut(methods::Notification),
+    ) -> Result<M::Result, ClientError> {
+        let id = self.send::<M>(params)?;
+        loop {
+            match self.read_message(None)? {
+                Message::Response(response) if response.id == id => return decode::<M>(&response.result?),
+                Message::Notification(said) => {
+                    if let Some(known) = said.parse()? {
+                        part(known);
+                    }
+                }
+                other @ Message::Response(_) => self.queued.push_back(other),
+            }
+        }
+    }
+
     /// Asks without waiting; the answer comes out of [`Client::receive`] with this id.
     pub fn send<M: Method>(&mut self, params: &M::Params) -> Result<i64, ClientError> {
         let id = self.next_id;

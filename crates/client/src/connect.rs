@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belay_protocol::daemon::DaemonHelloParams;
+use belay_protocol::daemon::{ClientInfo, DaemonHelloParams, Surface};
 use belay_protocol::methods::DaemonHello;
 use belay_protocol::vars::SERVING;
 use belay_protocol::{CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, ErrorKind};
@@ -59,7 +59,8 @@ impl Client {
     pub(crate) fn greet(stream: UnixStream, token: Option<String>) -> Result<Self, ClientError> {
         let mut client = Self::over(stream);
         let params = DaemonHelloParams {
-            client: concat!("belay-client ", env!("CARGO_PKG_VERSION")).to_owned(),
+            client: ClientInfo::new("belay", env!("CARGO_PKG_VERSION")),
+            surface: Surface::Cli,
             protocol: CLIENT_PROTOCOL,
             token,
         };

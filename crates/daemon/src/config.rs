@@ -119,6 +119,12 @@ pub mod bounds {
     pub const LOG_LINE_BYTES: usize = 4096;
     /// A step of the deciding thread that takes more processor time is reported in the log.
     pub const SLOW_STEP_US: u64 = 50_000;
+    /// How many tasks one call may stop by id.
+    pub const STOP_IDS: usize = 1_000;
+    /// How many queued tasks and fences of a lane are listed, and how many processes and tasks in the preview of a stop.
+    pub const LANE_ROWS: usize = 100;
+    /// How much of a command the preview of a stop shows.
+    pub const PREVIEW_CHARS: usize = 500;
     /// How many tasks one slice of a collection removes.
     pub const GC_ITEMS: usize = 200;
 }

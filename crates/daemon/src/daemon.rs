@@ -1,7 +1,7 @@
 //! The methods `daemon/hello`, `status`, `doctor`, `stop` and `gc`, which concern the daemon
 //! itself.
 
-use belay_journal::{Query, Rows, TaskFilter};
+use belay_journal::{Query, RowPredicate, Rows, TaskFilter};
 use belay_model::{Level, StopOrder};
 use belay_protocol::daemon::{
     BudgetEnforcement, BudgetEnforcer, DaemonDoctorResult, DaemonGcParams, DaemonHelloParams,
@@ -11,12 +11,13 @@ use belay_protocol::daemon::{
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::SurvivorInfo;
 use belay_protocol::shim::ProcessId;
-use belay_protocol::task::TaskStopResult;
+use belay_protocol::task::StopCounts;
 use belay_protocol::{Bytes, CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, Timestamp};
 use belay_record::convert::outcome_from_record;
 
+use crate::config::bounds;
 use crate::host::Host;
-use crate::requests::check::check_clock;
+use crate::requests::check::{check_clock, check_text};
 use crate::requests::{Answer, Caller, Scope};
 use crate::runtime::{Core, Work};
 use crate::tasks::{AfterStops, StopManyReply, StoredTask};
@@ -33,9 +34,10 @@ const SURVIVOR_TASKS: usize = 100;
 impl<H: Host> Core<H> {
     pub(crate) fn hello(&mut self, caller: &Caller, params: &DaemonHelloParams) -> Result<Answer, RpcError> {
         if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&params.protocol) {
-            let client: String = params.client.chars().filter(|c| !c.is_control()).take(60).collect();
+            let shown = |text: &str| text.chars().filter(|c| !c.is_control()).take(60).collect::<String>();
+            let (name, version) = (shown(&params.client.name), shown(&params.client.version));
             let message = format!(
-                "{client} speaks protocol {}, and this daemon ({VERSION}) speaks {CLIENT_PROTOCOL_OLDEST} to {CLIENT_PROTOCOL}",
+                "{name} {version} speaks protocol {}, and this daemon ({VERSION}) speaks {CLIENT_PROTOCOL_OLDEST} to {CLIENT_PROTOCOL}",
                 params.protocol
             );
             let hint = if params.protocol > CLIENT_PROTOCOL {
@@ -45,7 +47,9 @@ impl<H: Host> Core<H> {
             };
             return Err(RpcError::new(ErrorKind::Version, message).field("protocol").hint(hint));
         }
-        let scope = self.authenticate(caller.client, params.token.as_deref())?;
+        check_text("client.name", Some(&params.client.name), bounds::NAME_BYTES)?;
+        check_text("client.version", Some(&params.client.version), bounds::NAME_BYTES)?;
+        let scope = self.authenticate(caller.client, params)?;
         Ok(caller.answer(&DaemonHelloResult {
             version: VERSION.to_owned(),
             protocol: CLIENT_PROTOCOL,
@@ -86,9 +90,9 @@ impl<H: Host> Core<H> {
     pub(crate) fn daemon_doctor(&mut self, caller: &Caller) -> Result<Answer, RpcError> {
         self.only_a_person(caller, "run the doctor")?;
         // The text of a stored end with at least one survivor.
-        let mentions = Some("\"survivors\":[{".to_owned());
+        let predicate = Some(RowPredicate::new(|row| row.body.contains("\"survivors\":[{")));
         let filter =
-            TaskFilter { ended: Some(true), limit: SURVIVOR_TASKS, mentions, ..TaskFilter::default() };
+            TaskFilter { ended: Some(true), limit: SURVIVOR_TASKS, predicate, ..TaskFilter::default() };
         self.await_worker(caller, |core, finish| {
             core.read_journal(Query::List(filter), move |core, rows| {
                 let make = move |core: &mut Self, caller: &Caller| {
@@ -187,8 +191,8 @@ impl<H: Host> Core<H> {
 
     /// Processes that survived the stop of their task and are still alive.
     fn survivor_findings(&self, rows: Result<Rows, RpcError>) -> Vec<DoctorFinding> {
-        let Ok(Rows::Tasks(rows)) = rows else { return Vec::new() };
-        let tasks = rows.into_iter().filter_map(|row| StoredTask::from_row(row).ok());
+        let Ok(Rows::List(page)) = rows else { return Vec::new() };
+        let tasks = page.tasks.into_iter().filter_map(|row| StoredTask::from_row(row).ok());
         let here = tasks.filter(|stored| stored.doc.boot == self.ctx.boot);
         here.filter_map(|stored| self.survivor_finding(&stored)).collect()
     }
@@ -237,7 +241,7 @@ impl<H: Host> Core<H> {
         self.only_a_person(caller, "stop the daemon")?;
         if !params.stop_tasks || self.tasks.is_empty() {
             let left_running = self.tasks.len() as u64;
-            self.reply(caller, &DaemonStopResult { receipts: Vec::new(), left_running });
+            self.reply(caller, &DaemonStopResult { counts: StopCounts::default(), left_running });
             self.leave(&self.actor(caller, Some("belay down")));
             return Ok(Answer::Sent);
         }
@@ -257,8 +261,8 @@ impl<H: Host> Core<H> {
     }
 
     /// Replies to `daemon/stop`: the tasks have been stopped, except for `left` tasks.
-    pub(crate) fn finish_leaving(&mut self, caller: &Caller, receipts: Vec<TaskStopResult>, left: usize) {
-        self.reply(caller, &DaemonStopResult { receipts, left_running: left as u64 });
+    pub(crate) fn finish_leaving(&mut self, caller: &Caller, counts: StopCounts, left: usize) {
+        self.reply_behind_parts(caller, &DaemonStopResult { counts, left_running: left as u64 });
         // Calls that wait for tasks that could not be stopped in time.
         self.refuse_pending_replies(&[]);
     }

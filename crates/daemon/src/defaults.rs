@@ -2,7 +2,7 @@
 
 use belay_model::Policy;
 use belay_protocol::RpcError;
-use belay_protocol::task::{Budgets, NoLimit, OnTimeout, TaskStartParams};
+use belay_protocol::task::{Budgets, NoLimit, OnTimeout, StallParams, TaskStartParams};
 
 /// One layer of defaults. A field that it leaves out comes from the next layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,7 @@ pub struct Defaults {
     pub silence_ms: Option<u64>,
     pub grace_ms: Option<u64>,
     pub output_limit_bytes: Option<u64>,
+    pub stall: Option<StallParams>,
 }
 
 impl Defaults {
@@ -29,8 +30,9 @@ impl From<belay_protocol::session::SessionDefaults> for Defaults {
             silence_ms,
             grace_ms,
             output_limit_bytes,
+            stall,
         } = session;
-        Self { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, output_limit_bytes }
+        Self { timeout_ms, on_timeout, ttl_ms, silence_ms, grace_ms, output_limit_bytes, stall }
     }
 }
 
@@ -43,6 +45,7 @@ pub(crate) struct Limits {
     pub(crate) silence_ms: Option<u64>,
     pub(crate) grace_ms: u64,
     pub(crate) output_limit_bytes: u64,
+    pub(crate) stall: Option<StallParams>,
 }
 
 /// Each limit is the start's own value, else that of the first layer that has one, else the
@@ -60,6 +63,8 @@ pub(crate) fn resolve(params: &TaskStartParams, layers: &[&Defaults]) -> Limits 
         grace_ms: pick(params.grace_ms, layers, |layer| layer.grace_ms).unwrap_or(Policy::DEFAULT_GRACE_MS),
         output_limit_bytes: pick(params.output_limit_bytes, layers, |layer| layer.output_limit_bytes)
             .unwrap_or(Defaults::OUTPUT_LIMIT_BYTES),
+        stall: pick(params.stall, layers, |layer| layer.stall)
+            .filter(|_| !params.no_limits.contains(&NoLimit::Stall)),
     }
 }
 
@@ -89,6 +94,7 @@ fn check_no_limits(params: &TaskStartParams) -> Result<(), RpcError> {
         (NoLimit::Timeout, params.timeout_ms, "timeout_ms"),
         (NoLimit::Ttl, params.ttl_ms, "ttl_ms"),
         (NoLimit::Silence, params.silence_ms, "silence_ms"),
+        (NoLimit::Stall, params.stall.map(|stall| stall.after_ms), "stall"),
     ];
     let conflict = clocks.iter().find(|(none, own, _)| own.is_some() && params.no_limits.contains(none));
     conflict.map_or(Ok(()), |(_, _, field)| {
@@ -124,6 +130,7 @@ mod tests {
                 silence_ms: Some(4),
                 grace_ms: 0,
                 output_limit_bytes: Defaults::OUTPUT_LIMIT_BYTES,
+                stall: None,
             }
         );
     }

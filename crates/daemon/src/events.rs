@@ -11,6 +11,7 @@ use belay_protocol::event::{
     EventEndNotification, EventFilter, EventFollowParams, EventFollowResult, EventReadParams,
     EventReadResult, EventUnfollowParams, EventUnfollowResult,
 };
+use belay_protocol::labels::check_labels;
 use belay_protocol::methods::notifications::EventEnd;
 use belay_protocol::rpc::RequestId;
 
@@ -20,7 +21,7 @@ use crate::host::Host;
 use crate::input::ClientId;
 use crate::requests::check::at_most;
 use crate::requests::{Answer, Caller, Reply, ReplyId, Waiter, internal};
-use crate::runtime::{Core, Index, Table, Work};
+use crate::runtime::{Core, Index, Table, Work, label_tag};
 use crate::tasks::no_such_follow;
 
 /// How many events one page of a follower has.
@@ -173,7 +174,10 @@ impl<H: Host> Core<H> {
         let scope = self.scope(caller);
         let session = only.session.as_ref().map(|text| self.find_session(&scope, text)).transpose()?;
         let types = only.types.iter().map(|pattern| pattern.as_str().to_owned()).collect();
-        let filter = StoredFilter { task: None, session, types, scope: scope.id().map(str::to_owned) };
+        check_labels("labels", &only.labels)?;
+        let tags = only.labels.iter().map(|(key, value)| label_tag(key, value)).collect();
+        let scope = scope.id().map(str::to_owned);
+        let filter = StoredFilter { task: None, session, types, scope, tags };
         let Some(task) = only.task else { return handler(self, caller, filter) };
         self.with_task_or_error(caller, &task, |core, caller, found| {
             let task = found.map_err(|error| error.field("task"))?;
@@ -220,7 +224,7 @@ impl<H: Host> Core<H> {
         max: usize,
         wait_ms: u64,
     ) -> Answer {
-        let EventPage { events, next, first, last } = page;
+        let EventPage { events, next, first, last } = within_bytes(page);
         if events.is_empty() && next < last {
             // Nothing matched in what was looked at: the next step goes on.
             let reply = EventsReply { after: next, max, filter, wait_ms };
@@ -395,6 +399,21 @@ impl<H: Host> Core<H> {
         self.events.remove(client, follow);
         self.notify::<EventEnd>(client, &EventEndNotification { request, follow, after, error });
     }
+}
+
+/// The beginning of a page that fits into one reply, at least one event: commands can be long.
+fn within_bytes(mut page: EventPage) -> EventPage {
+    let mut bytes = 0;
+    let fits = |event: &&EventRow| {
+        bytes += event.body.len();
+        bytes <= bounds::LIST_BYTES
+    };
+    let fit = page.events.iter().take_while(fits).count().max(1);
+    if fit < page.events.len() {
+        page.events.truncate(fit);
+        page.next = page.events.last().map_or(page.next, |last| last.seq);
+    }
+    page
 }
 
 /// Refuses a position whose next event was removed.

@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use belay_protocol::Bytes;
 use belay_protocol::shim::ProcessId;
 use belay_record::{LogReader, MemoryLog};
 
@@ -16,6 +17,10 @@ pub trait Host: 'static {
     fn log_sums(&self, dir: &Path) -> io::Result<LogReader>;
     /// The log that this live shim has open under these descriptor numbers.
     fn memory_log(&self, shim: ProcessId, numbers: [i32; 2]) -> io::Result<MemoryLog>;
+    /// The time since boot in the kernel's ticks, in which the start times of processes are counted.
+    fn boot_ticks(&self) -> u64;
+    /// The environment with which this process was started, if it was started by then and not later.
+    fn environment_of(&self, pid: i32, started_by_ticks: u64) -> io::Result<Vec<Bytes>>;
     /// Whether this very process exists: pid and start time are compared.
     fn is_alive(&self, process: ProcessId) -> bool;
     /// The names of all shims that have a socket, alive or not.

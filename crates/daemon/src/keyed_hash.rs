@@ -10,8 +10,10 @@ pub(crate) fn of_start(key: &[u8; 32], params: &TaskStartParams) -> String {
         spec,
         cwd,
         env: _,
+        inherit_env: _,
         set_env,
         name,
+        labels,
         umask: _,
         rlimits: _,
         detached,
@@ -40,7 +42,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &TaskStartParams) -> String {
         // The caller makes a new socket for each attempt.
         shell.stdin_from = None;
     }
-    let what = (spec, cwd, set_env, name, detached, session, keep, lane, notify);
+    let what = (spec, cwd, set_env, name, labels, detached, session, keep, lane, notify);
     let clocks = (timeout_ms, on_timeout.unwrap_or_default(), ttl_ms, silence_ms, grace_ms, stall, no_limits);
     let rest = (on_disconnect, retries, retry_delay_ms, output_limit_bytes, budgets);
     keyed(key, &serde_json::to_vec(&(what, clocks, rest)).unwrap_or_default())

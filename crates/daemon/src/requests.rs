@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod client;
 mod dispatch;
 mod lookup;
+mod parts;
 mod pending;
 mod worker;
 

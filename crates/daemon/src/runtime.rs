@@ -16,7 +16,7 @@ mod tests;
 mod timers;
 
 pub(crate) use backlog::Work;
-pub(crate) use commit::{JournalWriter, lineage_column};
+pub(crate) use commit::{JournalWriter, label_tag, tags_column};
 pub(crate) use context::Context;
 pub use core::Core;
 pub(crate) use effects::{Effects, Stage};

@@ -217,6 +217,7 @@ impl Settings {
             silence_ms: self.number(Key::Silence),
             grace_ms: self.number(Key::Grace),
             output_limit_bytes: self.number(Key::OutputLimit),
+            stall: None,
         }
     }
 

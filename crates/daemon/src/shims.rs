@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use belay_protocol::Bytes;
 use belay_protocol::life::StopOrderInfo;
-use belay_protocol::shim::ProcessId;
+use belay_protocol::shim::{ProcessId, SHIM_PROTOCOL_OLDEST};
 
 use crate::input::ShimId;
 use crate::runtime::{Table, TimerKey};
@@ -39,6 +39,8 @@ pub(crate) struct Shims {
 struct Shim {
     name: String,
     process: Option<ProcessId>,
+    /// The version of the shim protocol that it speaks.
+    protocol: u32,
     cgroup: Option<Bytes>,
     task: Option<String>,
     stage: ShimStage,
@@ -75,6 +77,7 @@ impl Shim {
         Self {
             name,
             process: None,
+            protocol: SHIM_PROTOCOL_OLDEST,
             cgroup: None,
             task: None,
             stage: ShimStage::AwaitingHello,
@@ -96,6 +99,11 @@ impl Shim {
 }
 
 impl Shims {
+    /// The version of the shim protocol that a shim speaks.
+    pub(crate) fn protocol(&self, id: ShimId) -> u32 {
+        self.all.get(&id).map_or(SHIM_PROTOCOL_OLDEST, |shim| shim.protocol)
+    }
+
     fn insert(&mut self, id: ShimId, shim: Shim) {
         self.all.insert(id, shim);
         self.reindex(id);

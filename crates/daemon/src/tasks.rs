@@ -15,9 +15,12 @@ mod output;
 mod output_memory;
 mod output_read;
 mod output_subscription;
+mod preview_stop;
 mod process_view;
+mod pulse;
 mod remove;
 mod resubmit;
+mod set_stall;
 mod shell_line;
 mod signal;
 mod stall_exemption;
@@ -35,6 +38,7 @@ mod view;
 mod wait;
 
 pub(crate) use admission::Place;
+pub(crate) use compose::Starter;
 pub(crate) use detach::DetachReply;
 pub(crate) use ended::TaskEnded;
 pub(crate) use get::InspectReply;
@@ -42,6 +46,7 @@ pub(crate) use index::Tally;
 pub(crate) use output::SearchReply;
 pub(crate) use output_memory::output_info;
 pub use output_read::{OutputPage, OutputRead};
+pub(crate) use set_stall::SetStallReply;
 pub(crate) use shell_line::{ParseReply, path_of};
 pub(crate) use signal::SignalReply;
 pub(crate) use start::StartReply;
@@ -61,6 +66,7 @@ use belay_model::{Policy, State, StopOrder, step};
 use belay_protocol::shim::Start;
 use belay_protocol::task::TaskStatus;
 use belay_record::MemoryLog;
+use belay_record::convert::stall_from_wire;
 
 use crate::input::{ClientId, Moment, ShimId};
 use crate::runtime::{Index, Table, TimerKey};
@@ -89,6 +95,8 @@ pub(crate) struct Tasks {
     recent: VecDeque<StoredTask>,
     /// Tasks that have to be recorded again with the next commit.
     changed: BTreeSet<String>,
+    /// Sessions that were drained or became busy since the last commit.
+    levels_changed: BTreeSet<String>,
     /// Tasks that moved on in the current step without ending in it.
     progressed: Vec<String>,
     /// Tasks that were detached in the current step.
@@ -196,6 +204,8 @@ impl Task {
     /// The shim is going to report its life from the first event on.
     fn reset(&mut self, queued: bool) {
         self.applied = 0;
+        // A later change of it is part of the life.
+        self.policy.stall = self.stored.doc.clocks.stall.map(stall_from_wire);
         self.state = State::new(self.stored.doc.detached);
         if !queued {
             self.state = step(&self.policy, self.state.clone(), belay_model::Event::Admitted).state;

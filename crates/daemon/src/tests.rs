@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use belay_journal::{EventRule, Opened, Reader, Store};
+use belay_protocol::Bytes;
 use belay_protocol::daemon::{BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind};
 use belay_protocol::shim::ProcessId;
 use belay_record::{LogReader, MemoryLog};
@@ -54,6 +55,12 @@ impl Host for TestHost {
     /// A test that plays a shim has the log open itself.
     fn memory_log(&self, _: ProcessId, numbers: [i32; 2]) -> io::Result<MemoryLog> {
         MemoryLog::open(belay_os::process::own_identity().pid, numbers)
+    }
+    fn boot_ticks(&self) -> u64 {
+        0
+    }
+    fn environment_of(&self, _: i32, _: u64) -> io::Result<Vec<Bytes>> {
+        Ok(Vec::new())
     }
     fn is_alive(&self, _: ProcessId) -> bool {
         self.alive.get()

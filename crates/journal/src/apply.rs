@@ -142,12 +142,13 @@ struct Stored {
     name: Option<String>,
     started_ms: i64,
     ended_ms: Option<i64>,
-    lineage: String,
+    tags: String,
 }
 
 impl Stored {
     fn read(conn: &Connection, number: u64) -> rusqlite::Result<Option<Self>> {
-        let sql = "SELECT id, token, session, parent, name, started_ms, ended_ms, lineage FROM task WHERE number = ?1";
+        let sql =
+            "SELECT id, token, session, parent, name, started_ms, ended_ms, tags FROM task WHERE number = ?1";
         let decode = |row: &rusqlite::Row<'_>| {
             Ok(Self {
                 id: row.get(0)?,
@@ -157,7 +158,7 @@ impl Stored {
                 name: row.get(4)?,
                 started_ms: row.get(5)?,
                 ended_ms: row.get(6)?,
-                lineage: row.get(7)?,
+                tags: row.get(7)?,
             })
         };
         conn.prepare_cached(sql)?.query_row([Unsigned(number)], decode).optional()
@@ -171,7 +172,7 @@ impl Stored {
             && self.parent == task.parent
             && self.name == task.name
             && self.started_ms == task.started_ms
-            && self.lineage == task.lineage
+            && self.tags == task.tags
     }
 }
 
@@ -190,7 +191,7 @@ fn put(conn: &Connection, task: &TaskRow) -> Result<(), Refused> {
 
 pub(crate) fn insert_task(conn: &Connection, task: &TaskRow) -> Result<(), Refused> {
     let sql = "INSERT INTO task
-        (number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, lineage)
+        (number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, tags)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
     let done = conn.prepare_cached(sql)?.execute((
         Unsigned(task.number),
@@ -203,7 +204,7 @@ pub(crate) fn insert_task(conn: &Connection, task: &TaskRow) -> Result<(), Refus
         task.ended_ms,
         Unsigned(task.output_bytes),
         &task.body,
-        &task.lineage,
+        &task.tags,
     ));
     done.map(|_| ()).map_err(|error| refused(error, task))
 }
@@ -224,7 +225,7 @@ fn update_progress(conn: &Connection, task: &TaskRow, ended_before: Option<i64>)
 fn update_all(conn: &Connection, task: &TaskRow) -> Result<(), Refused> {
     let sql =
         "UPDATE task SET token = ?2, session = ?3, parent = ?4, name = ?5, started_ms = ?6, ended_ms = ?7,
-        output_bytes = ?8, body = ?9, lineage = ?10 WHERE number = ?1";
+        output_bytes = ?8, body = ?9, tags = ?10 WHERE number = ?1";
     let done = conn.prepare_cached(sql)?.execute((
         Unsigned(task.number),
         &task.token,
@@ -235,13 +236,13 @@ fn update_all(conn: &Connection, task: &TaskRow) -> Result<(), Refused> {
         task.ended_ms,
         Unsigned(task.output_bytes),
         &task.body,
-        &task.lineage,
+        &task.tags,
     ));
     done.map(|_| ()).map_err(|error| refused(error, task))
 }
 
 pub(crate) fn insert_event(conn: &Connection, event: &EventRow) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO event (seq, at_ms, kind, task, session, body, lineage)
+    let sql = "INSERT INTO event (seq, at_ms, kind, task, session, body, tags)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     conn.prepare_cached(sql)?.execute((
         Unsigned(event.seq),
@@ -250,7 +251,7 @@ pub(crate) fn insert_event(conn: &Connection, event: &EventRow) -> rusqlite::Res
         &event.task,
         &event.session,
         &event.body,
-        &event.lineage,
+        &event.tags,
     ))?;
     Ok(())
 }

@@ -50,8 +50,8 @@ pub use open::{Notice, Opened, open};
 pub use query::{Found, Query, Rows};
 pub use reader::Reader;
 pub use row::{
-    Batch, DocRow, EventFilter, EventPage, EventRow, EventRule, Expired, ExpiredTask, TaskFilter, TaskRow,
-    TaskRule,
+    Batch, DocRow, EventFilter, EventPage, EventRow, EventRule, Expired, ExpiredTask, RowPredicate,
+    TaskFilter, TaskPage, TaskRow, TaskRule,
 };
 pub use salvage::LOST_KIND;
 pub use schema::VERSION;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::buffer_file::Entry;
 use crate::query::{FoundEvents, FoundRows, MAX_EXAMINED_EVENTS, Query};
 use crate::row::{
-    EventFilter, EventPage, ExpiredTask, TaskFilter, TaskRow, TaskRule, is_older, task_is_within,
+    EventFilter, EventPage, ExpiredTask, TaskFilter, TaskPage, TaskRow, TaskRule, is_older, task_is_within,
 };
 use crate::{Found, Rows};
 
@@ -28,7 +28,9 @@ pub(crate) fn merge(found: Found, later: &Later<'_>) -> Rows {
         (FoundRows::Ids { ids, cut }, Query::Prefix { prefix, scope, limit }) => {
             Rows::Ids(later.ids(ids, cut, &prefix, scope.as_deref(), limit))
         }
-        (FoundRows::List { tasks, cut }, Query::List(filter)) => Rows::Tasks(later.list(tasks, cut, &filter)),
+        (FoundRows::List { tasks, floor }, Query::List(filter)) => {
+            Rows::List(later.list(tasks, floor, &filter))
+        }
         (FoundRows::Events(page), Query::Events { max, filter, .. }) => {
             Rows::Events(later.events(page, max, &filter))
         }
@@ -92,16 +94,18 @@ impl<'a> Later<'a> {
         ids.into_iter().take(limit).collect()
     }
 
-    fn list(&self, found: Vec<TaskRow>, cut: bool, filter: &TaskFilter) -> Vec<TaskRow> {
+    fn list(&self, found: Vec<TaskRow>, floor: Option<u64>, filter: &TaskFilter) -> TaskPage {
         let changes = self.changes();
-        let horizon = if cut { found.last().map_or(0, |task| task.number) } else { 0 };
         let mut tasks = found;
         tasks.retain(|task| !changes.contains_key(task.id.as_str()));
         let changed = changes.into_values().flatten();
-        tasks.extend(changed.filter(|task| task.number >= horizon && filter.matches(task)).cloned());
+        let is_examined = |task: &&TaskRow| floor.is_none_or(|floor| task.number >= floor);
+        tasks.extend(changed.filter(is_examined).filter(|task| filter.matches(task)).cloned());
         tasks.sort_unstable_by_key(|task| std::cmp::Reverse(task.number));
+        let is_cut = tasks.len() > filter.limit;
         tasks.truncate(filter.limit);
-        tasks
+        let last = tasks.last().map(|task| task.number);
+        TaskPage { tasks, floor: if is_cut { last } else { floor } }
     }
 
     fn events(&self, found: FoundEvents, max: usize, filter: &EventFilter) -> EventPage {

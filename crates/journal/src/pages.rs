@@ -171,16 +171,16 @@ fn varint(bytes: &mut &[u8]) -> Option<i64> {
 
 /// Splits off the column that format 4 added; rows of older formats, also in a migrated file, do
 /// not have it.
-fn split_lineage(values: &[Value], old_columns: usize) -> Option<(&[Value], String)> {
+fn split_tags(values: &[Value], old_columns: usize) -> Option<(&[Value], String)> {
     match values.split_at_checked(old_columns)? {
         (values, []) => Some((values, String::new())),
-        (values, [Value::Text(lineage)]) => Some((values, lineage.clone())),
+        (values, [Value::Text(tags)]) => Some((values, tags.clone())),
         _ => None,
     }
 }
 
 fn task(number: u64, values: &[Value]) -> Option<TaskRow> {
-    let (values, lineage) = split_lineage(values, 10)?;
+    let (values, tags) = split_tags(values, 10)?;
     let [
         Value::Null,
         Value::Text(id),
@@ -207,18 +207,18 @@ fn task(number: u64, values: &[Value]) -> Option<TaskRow> {
         ended_ms: whole(ended).ok()?,
         output_bytes: u64::try_from(whole(bytes).ok()??).ok()?,
         body: body.clone(),
-        lineage,
+        tags,
     })
 }
 
 fn event(seq: u64, values: &[Value]) -> Option<EventRow> {
-    let (values, lineage) = split_lineage(values, 6)?;
+    let (values, tags) = split_tags(values, 6)?;
     let [Value::Null, Value::Integer(at_ms), Value::Text(kind), task, session, Value::Text(body)] = values
     else {
         return None;
     };
     let (task, session) = (text(task).ok()?, text(session).ok()?);
-    Some(EventRow { seq, at_ms: *at_ms, kind: kind.clone(), task, session, body: body.clone(), lineage })
+    Some(EventRow { seq, at_ms: *at_ms, kind: kind.clone(), task, session, body: body.clone(), tags })
 }
 
 fn doc(values: &[Value]) -> Option<DocRow> {

@@ -2,7 +2,7 @@
 //!
 //! The SQL is in `reader`, the merging in `merge`.
 
-use crate::row::{EventFilter, EventPage, EventRow, ExpiredTask, TaskFilter, TaskRow, TaskRule};
+use crate::row::{EventFilter, EventPage, EventRow, ExpiredTask, TaskFilter, TaskPage, TaskRow, TaskRule};
 
 /// How many rows a query reads beyond its limit, because batches that its snapshot lacks may remove
 /// some of them. If they remove more, the merged page is shorter than its limit although more rows
@@ -11,6 +11,9 @@ pub(crate) const MARGIN: usize = 256;
 
 /// How many events one query examines at most, so that it never takes long.
 pub(crate) const MAX_EXAMINED_EVENTS: usize = 10_000;
+
+/// How many bytes of bodies one list or page of events reads, and the row beyond them: rows can be long.
+pub(crate) const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// What can be asked of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +39,7 @@ pub enum Query {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rows {
     Tasks(Vec<TaskRow>),
+    List(TaskPage),
     Ids(Vec<String>),
     Events(EventPage),
     Expired(Vec<ExpiredTask>),
@@ -62,10 +66,20 @@ impl Found {
 #[derive(Debug)]
 pub(crate) enum FoundRows {
     Tasks(Vec<TaskRow>),
-    Ids { ids: Vec<String>, cut: bool },
-    List { tasks: Vec<TaskRow>, cut: bool },
+    Ids {
+        ids: Vec<String>,
+        cut: bool,
+    },
+    /// `floor`: tasks with a lower number were not examined.
+    List {
+        tasks: Vec<TaskRow>,
+        floor: Option<u64>,
+    },
     Events(FoundEvents),
-    Expired { tasks: Vec<ExpiredTask>, cut: bool },
+    Expired {
+        tasks: Vec<ExpiredTask>,
+        cut: bool,
+    },
 }
 
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params_from_iter};
 
-use crate::query::{FoundEvents, FoundRows, MARGIN, MAX_EXAMINED_EVENTS};
+use crate::query::{FoundEvents, FoundRows, MARGIN, MAX_BYTES, MAX_EXAMINED_EVENTS};
 use crate::row::{
-    self, EVENT_COLUMNS, EventFilter, ExpiredTask, TASK_COLUMNS, TaskFilter, TaskRow, TaskRule, clamped,
-    is_older, lineage_part,
+    self, EVENT_COLUMNS, EventFilter, ExpiredTask, TASK_COLUMNS, TaskFilter, TaskPage, TaskRow, TaskRule,
+    clamped, is_older, tag_part,
 };
 use crate::store::{EventBounds, event_bounds};
 use crate::{Error, Found, Query, meta};
@@ -53,8 +53,8 @@ impl Reader {
             }
             Query::List(filter) => {
                 let most = filter.limit.saturating_add(MARGIN);
-                let tasks = list(&step, filter, most)?;
-                FoundRows::List { cut: tasks.len() >= most, tasks }
+                let TaskPage { tasks, floor } = list(&step, filter, most)?;
+                FoundRows::List { tasks, floor }
             }
             Query::Events { after, max, filter } => FoundRows::Events(events(&step, *after, *max, filter)?),
             Query::Expired(rule) => {
@@ -119,18 +119,45 @@ fn ids(conn: &Connection, prefix: &str, scope: Option<&str>, most: usize) -> rus
 
 fn add_task_scope(conditions: &mut Conditions, scope: Option<&str>) {
     if let Some(scope) = scope {
-        let values = [Value::Text(scope.to_owned()), Value::Text(lineage_part(scope))];
-        conditions.add("(id = ? OR instr(lineage, ?) > 0)", values);
+        let values = [Value::Text(scope.to_owned()), Value::Text(tag_part(scope))];
+        conditions.add("(id = ? OR instr(tags, ?) > 0)", values);
     }
 }
 
-fn list(conn: &Connection, filter: &TaskFilter, most: usize) -> rusqlite::Result<Vec<TaskRow>> {
-    let TaskFilter { ended, before, limit: _, session, parent, name, mentions, scope } = filter;
+fn list(conn: &Connection, filter: &TaskFilter, most: usize) -> rusqlite::Result<TaskPage> {
+    let Conditions { sql, values } = list_conditions(filter);
+    let sql = format!("SELECT {TASK_COLUMNS} FROM task WHERE true{sql} ORDER BY number DESC");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query(params_from_iter(values))?;
+    let mut page = TaskPage::default();
+    let (mut examined, mut bytes) = (0, 0);
+    while let Some(row) = rows.next()? {
+        let task = row::task(row)?;
+        let number = task.number;
+        examined += 1;
+        if filter.satisfies_predicate(&task) {
+            bytes += task.body.len();
+            page.tasks.push(task);
+        }
+        let is_examined = filter.max_examined.is_some_and(|max| examined >= max);
+        if page.tasks.len() >= most || bytes >= MAX_BYTES || is_examined {
+            page.floor = Some(number);
+            break;
+        }
+    }
+    Ok(page)
+}
+
+fn list_conditions(filter: &TaskFilter) -> Conditions {
+    let TaskFilter { ended, ended_before_ms, before, session, parent, name, scope, tags, .. } = filter;
     let mut conditions = Conditions::default();
     match ended {
         Some(true) => conditions.add("ended_ms IS NOT NULL", []),
         Some(false) => conditions.add("ended_ms IS NULL", []),
         None => {}
+    }
+    if let Some(before_ms) = ended_before_ms {
+        conditions.add("+ended_ms < ?", [Value::Integer(*before_ms)]);
     }
     if let Some(before) = before {
         conditions.add("number < ?", [Value::Integer(clamped(*before))]);
@@ -138,12 +165,15 @@ fn list(conn: &Connection, filter: &TaskFilter, most: usize) -> rusqlite::Result
     conditions.add_text("session = ?", session.as_ref());
     conditions.add_text("parent = ?", parent.as_ref());
     conditions.add_text("name = ?", name.as_ref());
-    conditions.add_text("instr(body, ?) > 0", mentions.as_ref());
     add_task_scope(&mut conditions, scope.as_deref());
-    let Conditions { sql, mut values } = conditions;
-    values.push(Value::Integer(clamped(most)));
-    let sql = format!("SELECT {TASK_COLUMNS} FROM task WHERE true{sql} ORDER BY number DESC LIMIT ?");
-    all(conn, &sql, params_from_iter(values), row::task)
+    add_tags(&mut conditions, tags);
+    conditions
+}
+
+fn add_tags(conditions: &mut Conditions, tags: &[String]) {
+    for tag in tags {
+        conditions.add("instr(tags, ?) > 0", [Value::Text(tag_part(tag))]);
+    }
 }
 
 fn events(conn: &Connection, after: u64, max: usize, filter: &EventFilter) -> rusqlite::Result<FoundEvents> {
@@ -158,14 +188,24 @@ fn events(conn: &Connection, after: u64, max: usize, filter: &EventFilter) -> ru
     let Conditions { sql, mut values } = conditions;
     values.push(Value::Integer(clamped(max)));
     let sql = format!("SELECT {EVENT_COLUMNS} FROM event WHERE true{sql} ORDER BY seq LIMIT ?");
-    let events = all(conn, &sql, params_from_iter(values), row::event)?;
-    let next =
-        if events.len() < max { to.max(after) } else { events.last().map_or(after, |event| event.seq) };
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query(params_from_iter(values))?;
+    let (mut events, mut bytes) = (Vec::new(), 0);
+    while bytes < MAX_BYTES
+        && let Some(row) = rows.next()?
+    {
+        let event = row::event(row)?;
+        bytes += event.body.len();
+        events.push(event);
+    }
+    let is_cut = events.len() >= max || bytes >= MAX_BYTES;
+    let next = if is_cut { events.last().map_or(after, |event| event.seq) } else { to.max(after) };
     Ok(FoundEvents { events, next, first, is_end: next >= last })
 }
 
 fn add_event_filter(conditions: &mut Conditions, filter: &EventFilter) {
-    let EventFilter { task, session, types, scope } = filter;
+    let EventFilter { task, session, types, scope, tags } = filter;
+    add_tags(conditions, tags);
     conditions.add_text("task = ?", task.as_ref());
     conditions.add_text("session = ?", session.as_ref());
     if !types.is_empty() {
@@ -176,8 +216,8 @@ fn add_event_filter(conditions: &mut Conditions, filter: &EventFilter) {
         conditions.add(&format!("({})", any.join(" OR ")), values);
     }
     if let Some(scope) = scope {
-        let values = [scope.clone(), scope.clone(), lineage_part(scope)].map(Value::Text);
-        conditions.add("(task = ? OR session = ? OR instr(lineage, ?) > 0)", values);
+        let values = [scope.clone(), scope.clone(), tag_part(scope)].map(Value::Text);
+        conditions.add("(task = ? OR session = ? OR instr(tags, ?) > 0)", values);
     }
 }
 
@@ -185,7 +225,7 @@ fn add_event_filter(conditions: &mut Conditions, filter: &EventFilter) {
 /// behind them, because the totals may change until the result is merged. Also returns whether
 /// there may be more.
 fn expired(conn: &Connection, rule: &TaskRule) -> rusqlite::Result<(Vec<ExpiredTask>, bool)> {
-    let sql = "SELECT id, number, session, lineage, output_bytes, ended_ms FROM task INDEXED BY task_ended
+    let sql = "SELECT id, number, session, tags, output_bytes, ended_ms FROM task INDEXED BY task_ended
         WHERE ended_ms IS NOT NULL AND (ended_ms, number) > (?1, ?2) ORDER BY ended_ms, number";
     let mut statement = conn.prepare_cached(sql)?;
     let (after_ms, after_number) = rule.after.unwrap_or((i64::MIN, 0));
@@ -200,7 +240,7 @@ fn expired(conn: &Connection, rule: &TaskRule) -> rusqlite::Result<(Vec<ExpiredT
             id: row.get(0)?,
             number: row::unsigned(row, 1)?,
             session: row.get(2)?,
-            lineage: row.get(3)?,
+            tags: row.get(3)?,
             output_bytes: row::unsigned(row, 4)?,
             ended_ms: row.get(5)?,
         };

@@ -23,8 +23,9 @@ pub struct TaskRow {
     pub ended_ms: Option<i64>,
     pub output_bytes: u64,
     pub body: String,
-    /// The ids above this task as `/outermost/…/innermost/`; empty if there are none.
-    pub lineage: String,
+    /// What the task is found by, as `/tag/…/tag/`; empty if there is nothing. A tag is the id of something above the task,
+    /// or a label; it contains no slash.
+    pub tags: String,
 }
 
 /// One event. Never changed once written.
@@ -36,8 +37,8 @@ pub struct EventRow {
     pub task: Option<String>,
     pub session: Option<String>,
     pub body: String,
-    /// The ids above the event's task, as in [`TaskRow::lineage`].
-    pub lineage: String,
+    /// What the event is found by, as in [`TaskRow::tags`].
+    pub tags: String,
 }
 
 /// One keyed document, for example a session or a lane. The journal does not interpret its body.
@@ -75,21 +76,56 @@ impl Batch {
     }
 }
 
-/// Which tasks to list. A field that is None does not restrict.
+/// Which tasks to list. A field that is None or empty does not restrict.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskFilter {
     pub ended: Option<bool>,
+    /// Only tasks that ended before this time.
+    pub ended_before_ms: Option<i64>,
     /// Only tasks with a smaller number: the cursor of the next page.
     pub before: Option<u64>,
     pub limit: usize,
     pub session: Option<String>,
     pub parent: Option<String>,
     pub name: Option<String>,
-    /// Only tasks whose body contains this text. Every body is searched for it.
-    pub mentions: Option<String>,
     /// Only this task and the tasks below this id.
     pub scope: Option<String>,
+    /// Only tasks that have all of these tags.
+    pub tags: Vec<String>,
+    /// Only tasks for which this is true. It runs on the reader's thread, for every row that the other fields select.
+    pub predicate: Option<RowPredicate>,
+    /// Stop after this many rows for the predicate: [`TaskPage::floor`] says how far the query came.
+    pub max_examined: Option<usize>,
 }
+
+/// A condition that depends on what only the caller understands: the body of a row.
+#[derive(Clone)]
+pub struct RowPredicate(std::sync::Arc<dyn Fn(&TaskRow) -> bool + Send + Sync>);
+
+impl RowPredicate {
+    pub fn new(predicate: impl Fn(&TaskRow) -> bool + Send + Sync + 'static) -> Self {
+        Self(std::sync::Arc::new(predicate))
+    }
+
+    fn holds(&self, task: &TaskRow) -> bool {
+        (self.0)(task)
+    }
+}
+
+impl std::fmt::Debug for RowPredicate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RowPredicate")
+    }
+}
+
+/// Two predicates are equal if they are the same one.
+impl PartialEq for RowPredicate {
+    fn eq(&self, other: &Self) -> bool {
+        std::sync::Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for RowPredicate {}
 
 impl TaskFilter {
     pub(crate) fn matches(&self, task: &TaskRow) -> bool {
@@ -101,8 +137,15 @@ impl TaskFilter {
             && same(&self.session, Some(&task.session))
             && same(&self.parent, task.parent.as_deref())
             && same(&self.name, task.name.as_deref())
-            && self.mentions.as_deref().is_none_or(|text| task.body.contains(text))
+            && self.ended_before_ms.is_none_or(|before| task.ended_ms.is_some_and(|ended| ended < before))
             && self.scope.as_deref().is_none_or(|scope| task_is_within(task, scope))
+            && self.tags.iter().all(|tag| task.tags.contains(&tag_part(tag)))
+            && self.satisfies_predicate(task)
+    }
+
+    /// The part of the filter that the database cannot check.
+    pub(crate) fn satisfies_predicate(&self, task: &TaskRow) -> bool {
+        self.predicate.as_ref().is_none_or(|predicate| predicate.holds(task))
     }
 }
 
@@ -115,6 +158,8 @@ pub struct EventFilter {
     pub types: Vec<String>,
     /// Only events of this task or session, or of a task below this id.
     pub scope: Option<String>,
+    /// Only events that have all of these tags.
+    pub tags: Vec<String>,
 }
 
 impl EventFilter {
@@ -129,22 +174,32 @@ impl EventFilter {
             && same(&self.session, &event.session)
             && (self.types.is_empty() || self.types.iter().any(is_type))
             && self.scope.as_deref().is_none_or(|scope| event_is_within(event, scope))
+            && self.tags.iter().all(|tag| event.tags.contains(&tag_part(tag)))
     }
 }
 
 pub(crate) fn task_is_within(task: &TaskRow, scope: &str) -> bool {
-    task.id == scope || task.lineage.contains(&lineage_part(scope))
+    task.id == scope || task.tags.contains(&tag_part(scope))
 }
 
 fn event_is_within(event: &EventRow, scope: &str) -> bool {
     event.task.as_deref() == Some(scope)
         || event.session.as_deref() == Some(scope)
-        || event.lineage.contains(&lineage_part(scope))
+        || event.tags.contains(&tag_part(scope))
 }
 
-/// How an id appears in a lineage.
-pub(crate) fn lineage_part(id: &str) -> String {
+/// How a tag appears in the column.
+pub(crate) fn tag_part(id: &str) -> String {
     format!("/{id}/")
+}
+
+/// One page of a list of tasks, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskPage {
+    pub tasks: Vec<TaskRow>,
+    /// Every matching task with this number or a higher one is in the page; lower ones were not examined. None: there is
+    /// nothing below the page.
+    pub floor: Option<u64>,
 }
 
 /// A range of events, with the bounds of what is kept.
@@ -208,7 +263,7 @@ pub struct ExpiredTask {
     pub id: String,
     pub number: u64,
     pub session: String,
-    pub lineage: String,
+    pub tags: String,
     pub output_bytes: u64,
     pub ended_ms: i64,
 }
@@ -220,7 +275,7 @@ impl ExpiredTask {
             id: task.id.clone(),
             number: task.number,
             session: task.session.clone(),
-            lineage: task.lineage.clone(),
+            tags: task.tags.clone(),
             output_bytes: task.output_bytes,
             ended_ms: task.ended_ms?,
         })
@@ -238,10 +293,10 @@ pub(crate) fn is_older(at_ms: i64, now_ms: i64, max_age_ms: Option<u64>) -> bool
 
 /// The columns of [`task`], in its order.
 pub(crate) const TASK_COLUMNS: &str =
-    "number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, lineage";
+    "number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, tags";
 
 /// The columns of [`event`], in its order.
-pub(crate) const EVENT_COLUMNS: &str = "seq, at_ms, kind, task, session, body, lineage";
+pub(crate) const EVENT_COLUMNS: &str = "seq, at_ms, kind, task, session, body, tags";
 
 /// The columns of [`doc`], in its order.
 pub(crate) const DOC_COLUMNS: &str = "kind, key, body";
@@ -258,7 +313,7 @@ pub(crate) fn task(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
         ended_ms: row.get(7)?,
         output_bytes: unsigned(row, 8)?,
         body: row.get(9)?,
-        lineage: row.get(10)?,
+        tags: row.get(10)?,
     })
 }
 
@@ -270,7 +325,7 @@ pub(crate) fn event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
         task: row.get(3)?,
         session: row.get(4)?,
         body: row.get(5)?,
-        lineage: row.get(6)?,
+        tags: row.get(6)?,
     })
 }
 

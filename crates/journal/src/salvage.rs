@@ -27,11 +27,6 @@ const MAX_NUMBER: u64 = 1 << 53;
 /// The single values that are numbers.
 const NUMBERS: [&str; 5] =
     [meta::EVENT_LAST, meta::EVENT_MARK, meta::NUMBER_LAST, meta::BATCH_LAST, meta::JOURNAL];
-/// The columns of a table that could not be migrated to format 4.
-const OLD_TASK_COLUMNS: &str =
-    "number, id, token, session, parent, name, started_ms, ended_ms, output_bytes, body, ''";
-const OLD_EVENT_COLUMNS: &str = "seq, at_ms, kind, task, session, body, ''";
-
 /// What the buffer files say about the journal that the damaged database belonged to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FromBuffer {
@@ -93,16 +88,20 @@ impl Saver<'_> {
         let Ok(mut old) = connect(copy) else { return Ok(false) };
         let _ = schema::migrate(&mut old, schema::MIGRATIONS);
         self.meta(&old)?;
-        // A migration fails if the damage is in its way.
-        let is_current = schema::version(&old).is_ok_and(|version| version == schema::VERSION);
-        let (task_columns, event_columns) =
-            if is_current { (TASK_COLUMNS, EVENT_COLUMNS) } else { (OLD_TASK_COLUMNS, OLD_EVENT_COLUMNS) };
-        let tasks = Table { name: "task", key: "number", columns: task_columns };
+        // A migration fails if the damage is in its way: then the column has its old name, or is absent.
+        let tags = match schema::version(&old) {
+            Ok(schema::VERSION) => "tags",
+            Ok(4) => "lineage",
+            _ => "''",
+        };
+        let task_columns = TASK_COLUMNS.replace("tags", tags);
+        let event_columns = EVENT_COLUMNS.replace("tags", tags);
+        let tasks = Table { name: "task", key: "number", columns: &task_columns };
         let tasks = tasks.walk(&old, &mut |row| match row::task(row) {
             Ok(task) => self.task(&task),
             Err(_) => Ok(()),
         })?;
-        let events = Table { name: "event", key: "seq", columns: event_columns };
+        let events = Table { name: "event", key: "seq", columns: &event_columns };
         let events = events.walk(&old, &mut |row| match row::event(row) {
             Ok(event) => self.event(&event),
             Err(_) => Ok(()),
@@ -281,6 +280,7 @@ mod tests {
         let copy = dir.path().join("copy.db");
         let mut old = Connection::open(&copy).unwrap();
         schema::migrate(&mut old, &schema::MIGRATIONS[..3]).unwrap();
+        // The column is there already: the next migration fails.
         old.execute_batch(
             "INSERT INTO task VALUES (1, 'sh-1', NULL, 'se-1', NULL, NULL, 5, NULL, 0, '{}');
              INSERT INTO event VALUES (1, 5, 'task.started', 'sh-1', NULL, '{}');

@@ -9,7 +9,7 @@ use rusqlite::{Connection, TransactionBehavior};
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Migration n leads from version n to version n + 1.
-pub(crate) const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+pub(crate) const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// `task.number` and `event.seq` are the row ids: newest-first lists and replays walk the tables
 /// themselves.
@@ -66,6 +66,12 @@ CREATE UNIQUE INDEX doc_key ON doc (kind, key);
 const V4: &str = "
 ALTER TABLE task ADD COLUMN lineage TEXT NOT NULL DEFAULT '';
 ALTER TABLE event ADD COLUMN lineage TEXT NOT NULL DEFAULT '';
+";
+
+/// The column holds more than ids: everything that a row is found by.
+const V5: &str = "
+ALTER TABLE task RENAME COLUMN lineage TO tags;
+ALTER TABLE event RENAME COLUMN lineage TO tags;
 ";
 
 pub(crate) fn version(conn: &Connection) -> rusqlite::Result<i64> {

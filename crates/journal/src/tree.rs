@@ -10,15 +10,15 @@ use rusqlite::{Connection, Row};
 const MAX_PROBES: u32 = 20_000;
 
 /// A table of which some rows may be unreadable.
-pub(crate) struct Table {
+pub(crate) struct Table<'a> {
     pub(crate) name: &'static str,
     pub(crate) key: &'static str,
-    pub(crate) columns: &'static str,
+    pub(crate) columns: &'a str,
 }
 
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&Row<'_>) -> rusqlite::Result<()>;
 
-impl Table {
+impl Table<'_> {
     /// Passes every reachable row to `sink` and returns whether those were all. Only errors of the
     /// sink are returned.
     ///

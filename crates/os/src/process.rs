@@ -230,6 +230,14 @@ pub fn cgroup_of(pid: Pid) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::").map(str::to_owned))
 }
 
+/// The time since boot in the kernel's ticks, in which start times are counted.
+pub fn boot_ticks() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    let per_second = rustix::param::clock_ticks_per_second();
+    seconds * per_second + nanos * per_second / 1_000_000_000
+}
+
 /// The process and everybody above it, from the inside out. None if it is gone, an error if there is no descriptor to look with.
 ///
 /// A parent that ends while this looks gives its children to somebody else: then it is begun anew, so that nobody is taken for

@@ -4,16 +4,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
-use crate::task::TaskStopResult;
+use crate::task::StopCounts;
 use crate::time::Timestamp;
 
 /// The first call on every connection: until it is answered, nothing else is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DaemonHelloParams {
-    /// The client's name and version, for the daemon's log.
-    pub client: String,
+    pub client: ClientInfo,
     /// The client protocol that the caller speaks.
     pub protocol: u32,
+    /// What the client is for its user. Receipts and events name it: `user:ada via cli`.
+    #[serde(default)]
+    pub surface: Surface,
     /// The token of a session or of a task: everything on this connection is then done in its name, and only what is below it
     /// can be seen. What runs inside a task is taken as that task, with a token or without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,7 +25,54 @@ pub struct DaemonHelloParams {
 impl std::fmt::Debug for DaemonHelloParams {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HelloParams").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("DaemonHelloParams").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// The name and version of a client program. Tasks and sessions that it starts carry it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientInfo {
+    /// At most 200 bytes, without control characters.
+    pub name: String,
+    /// At most 200 bytes, without control characters.
+    pub version: String,
+}
+
+impl ClientInfo {
+    pub fn new(name: &str, version: &str) -> Self {
+        Self { name: name.to_owned(), version: version.to_owned() }
+    }
+}
+
+/// What a client is for its user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Surface {
+    /// The `belay` command.
+    Cli,
+    /// The MCP server.
+    Mcp,
+    /// The web page.
+    Web,
+    /// The terminal user interface.
+    Tui,
+    /// A dispatcher of a fleet.
+    Fleet,
+    /// Any other program.
+    #[default]
+    Api,
+}
+
+impl Surface {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cli => "cli",
+            Self::Mcp => "mcp",
+            Self::Web => "web",
+            Self::Tui => "tui",
+            Self::Fleet => "fleet",
+            Self::Api => "api",
+        }
     }
 }
 
@@ -212,7 +261,8 @@ pub struct DaemonStopParams {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DaemonStopResult {
-    pub receipts: Vec<TaskStopResult>,
+    /// How the stops went; the receipts came before, as `task/stopped` notifications.
+    pub counts: StopCounts,
     /// Tasks that run on.
     pub left_running: u64,
 }
@@ -229,7 +279,8 @@ pub struct DaemonGcParams {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DaemonGcResult {
-    pub removed: Vec<String>,
+    /// How many tasks; their ids came before, as `task/removed` notifications.
+    pub removed: u64,
     pub freed_bytes: u64,
     pub events_expired: u64,
     pub dry_run: bool,

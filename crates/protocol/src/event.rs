@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::RpcError;
+use crate::labels::Labels;
 use crate::life::{ExitStatus, StopCause, StopLevel};
 use crate::rpc::RequestId;
-use crate::session::OnSessionEnd;
-use crate::task::{DetachedBy, OnStall, Outcome, StallEvidence, TaskStatus};
+use crate::session::{OnSessionEnd, SessionCounts};
+use crate::task::{DetachedBy, OnStall, Outcome, StallEvidence, StallParams, TaskStatus};
 use crate::time::Timestamp;
 
 pub use kind::{EventGroup, EventKind, EventTypePattern, UnknownEventType};
@@ -94,6 +95,9 @@ pub enum Event {
     /// A stalled task makes progress again.
     #[serde(rename = "task.recovered")]
     TaskRecovered { task: String, session: String },
+    /// A client has changed how the task is checked for progress; null: it is not checked any more.
+    #[serde(rename = "task.stall_set")]
+    TaskStallSet { task: String, session: String, stall: Option<StallParams> },
     /// The task was moved to the background.
     #[serde(rename = "task.detached")]
     TaskDetached { task: String, session: String, by: DetachedBy },
@@ -121,6 +125,12 @@ pub enum Event {
     /// A client has opened the session.
     #[serde(rename = "session.opened")]
     SessionOpened { session: String, name: Option<String>, parent: Option<String>, by: String },
+    /// A task of the session works again: the session is not drained any more.
+    #[serde(rename = "session.busy")]
+    SessionBusy { session: String, counts: SessionCounts },
+    /// No task of the session works any more: all have ended, or are stalled. Not recorded for the standing session.
+    #[serde(rename = "session.drained")]
+    SessionDrained { session: String, counts: SessionCounts },
     /// The lease is lost; the session ends after `grace_ms` unless it is renewed.
     #[serde(rename = "session.lapsed")]
     SessionLapsed { session: String, grace_ms: u64 },
@@ -188,6 +198,7 @@ impl Event {
             | Self::TaskAttemptEnded { task, .. }
             | Self::TaskStalled { task, .. }
             | Self::TaskRecovered { task, .. }
+            | Self::TaskStallSet { task, .. }
             | Self::TaskDetached { task, .. }
             | Self::TaskSignalled { task, .. }
             | Self::TaskStopping { task, .. }
@@ -199,6 +210,8 @@ impl Event {
             | Self::LaneLeft { task, .. }
             | Self::LaneFenced { task, .. } => Some(task),
             Self::SessionOpened { .. }
+            | Self::SessionBusy { .. }
+            | Self::SessionDrained { .. }
             | Self::SessionLapsed { .. }
             | Self::SessionRegained { .. }
             | Self::SessionEnding { .. }
@@ -219,6 +232,7 @@ impl Event {
             | Self::TaskAttemptEnded { session, .. }
             | Self::TaskStalled { session, .. }
             | Self::TaskRecovered { session, .. }
+            | Self::TaskStallSet { session, .. }
             | Self::TaskDetached { session, .. }
             | Self::TaskSignalled { session, .. }
             | Self::TaskStopping { session, .. }
@@ -226,6 +240,8 @@ impl Event {
             | Self::TaskRemoved { session, .. }
             | Self::TaskAdopted { session, .. }
             | Self::SessionOpened { session, .. }
+            | Self::SessionBusy { session, .. }
+            | Self::SessionDrained { session, .. }
             | Self::SessionLapsed { session, .. }
             | Self::SessionRegained { session }
             | Self::SessionEnding { session, .. }
@@ -267,11 +283,14 @@ pub struct EventFilter {
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<EventTypePattern>,
+    /// Only events about tasks and sessions that have all of these labels.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
 }
 
 impl EventFilter {
     pub fn is_none(&self) -> bool {
-        self.task.is_none() && self.session.is_none() && self.types.is_empty()
+        self.task.is_none() && self.session.is_none() && self.types.is_empty() && self.labels.is_empty()
     }
 
     /// Whether an event of this type about this task and session is wanted.

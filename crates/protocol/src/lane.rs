@@ -19,7 +19,7 @@ pub enum LaneMode {
 }
 
 /// The seat that a start wants.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LaneParams {
     pub name: String,
@@ -44,7 +44,13 @@ pub struct LaneSeat {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LaneListParams {}
+pub struct LaneListParams {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// At most 1,000, which is also the default. 0 is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LaneListResult {
@@ -53,6 +59,8 @@ pub struct LaneListResult {
     /// The number of the last event before this list was made, as in `task/list`.
     #[serde(default)]
     pub as_of: u64,
+    #[serde(default)]
+    pub next_cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -61,9 +69,16 @@ pub struct LaneInfo {
     /// Of the last holding.
     pub generation: u64,
     pub holder: Option<LaneHolderInfo>,
-    /// Who waits, in order.
+    /// The tasks that wait, in order: the first 100.
     pub queue: Vec<LaneHolderInfo>,
+    /// How many tasks wait.
+    #[serde(default)]
+    pub queued: u64,
+    /// The newest 100.
     pub fences: Vec<LaneFenceInfo>,
+    /// How many owners are fenced.
+    #[serde(default)]
+    pub fenced: u64,
 }
 
 /// A task that holds a lane or waits for it.

@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod error;
 pub mod event;
 pub mod json;
+pub mod labels;
 pub mod lane;
 pub mod life;
 pub mod methods;
@@ -30,6 +31,7 @@ pub mod vars;
 pub use bytes::Bytes;
 pub use error::{ErrorData, ErrorKind, RpcError};
 pub use json::read_json;
+pub use labels::Labels;
 pub use time::Timestamp;
 
 /// The version of the client protocol that this build speaks, and the oldest one that it still understands.

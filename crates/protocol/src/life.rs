@@ -235,4 +235,7 @@ pub struct OutputInfo {
     /// The lowest offset that can be read.
     pub first: u64,
     pub on_disk: bool,
+    /// When the last bytes were read from the task, to about a tenth of a second; none if it has written nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_at: Option<Timestamp>,
 }

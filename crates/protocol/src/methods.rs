@@ -202,10 +202,16 @@ methods! {
         TaskGet = "task/get" (task::TaskGetParams) -> task::TaskInfo;
         /// List tasks, newest first.
         TaskList = "task/list" (task::TaskListParams) -> task::TaskListResult;
+        /// Get how much a set of tasks writes and uses now.
+        TaskPulse = "task/pulse" (task::TaskPulseParams) -> task::TaskPulseResult;
         /// Wait until a task ends, a line of its output matches, or its output is silent.
         TaskWait = "task/wait" (task::TaskWaitParams) -> task::TaskWaitResult;
         /// Stop a task and return the receipt.
         TaskStop = "task/stop" (task::TaskStopParams) -> task::TaskStopResult;
+        /// Say what a stop of a task would do, without doing it.
+        TaskPreviewStop = "task/preview_stop" (task::TaskPreviewStopParams) -> task::TaskPreviewStopResult;
+        /// Stop several tasks; each receipt comes as a `task/stopped` notification.
+        TaskStopMany = "task/stop_many" (task::TaskStopManyParams) -> task::TaskStopManyResult;
         /// Move a task from the foreground to the background: waiting callers return at once, and nothing else about the task
         /// changes. For a task in the background, or one that has ended, the call returns the task as it is.
         TaskDetach = "task/detach" (task::TaskDetachParams) -> task::TaskInfo;
@@ -216,6 +222,8 @@ methods! {
         /// Send one signal to the process group of the task's leader, as a terminal or `kill` would. To end a task, use
         /// `task/stop`.
         TaskSignal = "task/signal" (task::TaskSignalParams) -> task::TaskSignalResult;
+        /// Change how a live task is checked for progress, or end the check.
+        TaskSetStall = "task/set_stall" (task::TaskSetStallParams) -> task::TaskInfo;
         /// Remove the record and the output of an ended task.
         TaskRemove = "task/remove" (task::TaskRemoveParams) -> task::TaskRemoveResult;
         /// Parse a command line and say what Belay does with a `&` in it, without running it.
@@ -243,6 +251,11 @@ methods! {
         TaskQueued = "task/queued" (task::TaskStartNotification);
         /// To a caller of `task/start` that waits for the end: the task has an id and has started.
         TaskStarted = "task/started" (task::TaskStartNotification);
+        /// To a caller that stops several tasks: one of them has ended, or the deadline has passed. The calls are
+        /// `task/stop_many`, `task/stop` with `cascade` (for what is below the task), `session/close` and `daemon/stop`.
+        TaskStopped = "task/stopped" (task::TaskStoppedNotification);
+        /// To a caller of `daemon/gc`: these tasks were removed, or would be.
+        TaskRemoved = "task/removed" (task::TaskRemovedNotification);
         /// Output of a subscription.
         OutputChunk = "output/chunk" (output::OutputChunkNotification);
         /// The task of a subscription has ended, and every byte of its output has been sent.

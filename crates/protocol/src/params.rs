@@ -23,6 +23,7 @@ pub(crate) fn read_params<P: DeserializeOwned>(params: Option<&RawValue>) -> Res
     let text = without.as_deref().unwrap_or(text);
     serde_json::from_str(text).map_err(|error| {
         let field = field_at_fault(text, &error).unwrap_or_else(|| "params".to_owned());
+        let field = field_in_union::<P>(text, &field, &error).unwrap_or(field);
         let message: String =
             error.to_string().chars().filter(|c| !c.is_control()).take(SHOWN_CHARS).collect();
         match split_hint(&message) {
@@ -87,9 +88,68 @@ fn field_around(object: &str, address: usize) -> Option<String> {
     field_around(value.get(), address).or(Some(name))
 }
 
+/// How long parameters may be for their unions to be searched for the field at fault.
+const MAX_SEARCHED_BYTES: usize = 64 * 1024;
+
+/// The name of the innermost field at fault inside a union. The parser of a union reports no position: the field at fault is
+/// the one without which the error is another one.
+fn field_in_union<P: DeserializeOwned>(text: &str, field: &str, error: &serde_json::Error) -> Option<String> {
+    if text.len() > MAX_SEARCHED_BYTES {
+        return None;
+    }
+    let whole: Value = serde_json::from_str(text).ok()?;
+    let mut path = path_to(&whole, field)?;
+    let found = path.len();
+    while let Some(members) = members_of_union(&whole, &path) {
+        let is_fault = |name: &String| {
+            let mut without = whole.clone();
+            remove_member(&mut without, &path, name);
+            let now = serde_json::from_value::<P>(without).err().map(|error| error.to_string());
+            now.as_deref() != Some(without_position(&error.to_string()))
+        };
+        let Some(next) = members.into_iter().find(is_fault) else { break };
+        path.push(next);
+    }
+    (path.len() > found).then(|| path.pop()).flatten()
+}
+
+/// The names of the members of the object at this path, without its tag, if it is a union.
+fn members_of_union(whole: &Value, path: &[String]) -> Option<Vec<String>> {
+    let object = path.iter().try_fold(whole, |value, name| value.get(name))?.as_object()?;
+    let is_tag = |name: &&String| *name == "kind" || *name == "type";
+    object
+        .keys()
+        .any(|name| is_tag(&name))
+        .then(|| object.keys().filter(|name| !is_tag(name)).cloned().collect())
+}
+
+fn remove_member(whole: &mut Value, path: &[String], name: &str) {
+    let object = path.iter().try_fold(whole, |value, name| value.get_mut(name));
+    if let Some(members) = object.and_then(Value::as_object_mut) {
+        members.remove(name);
+    }
+}
+
+/// Where the first field of this name is.
+fn path_to(value: &Value, field: &str) -> Option<Vec<String>> {
+    let members = value.as_object()?;
+    if members.contains_key(field) {
+        return Some(vec![field.to_owned()]);
+    }
+    members.iter().find_map(|(name, member)| {
+        let mut path = path_to(member, field)?;
+        path.insert(0, name.clone());
+        Some(path)
+    })
+}
+
+fn without_position(message: &str) -> &str {
+    message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
+}
+
 /// The message of a parse error without the words of Rust.
 fn plain(message: &str) -> String {
-    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    let message = without_position(message);
     let quoted = |message: &str| message.split('`').nth(1).unwrap_or_default().to_owned();
     if message.starts_with("missing field `") {
         return "the field is required".to_owned();
@@ -179,6 +239,32 @@ mod tests {
                 (error.data.field.as_deref(), error.message.as_str()),
                 (Some(field), message),
                 "{params}"
+            );
+        }
+        for (spec, field, message) in [
+            (r#"{"kind": "shell"}"#, "command", "command: the field is required"),
+            (
+                r#"{"kind": "shell", "stdin": false, "command": {"kind": "argv", "argv": "ls -l"}}"#,
+                "argv",
+                "argv: expected an array, got \"ls -l\"",
+            ),
+            (
+                r#"{"kind": "shell", "command": {"kind": "line", "line": "ls"}, "stdin": "yes"}"#,
+                "stdin",
+                "stdin: expected a boolean, got \"yes\"",
+            ),
+            (
+                r#"{"kind": "shell", "command": {"kind": "line", "line": "ls"}, "pty": {"rows": -1, "cols": 2}}"#,
+                "pty",
+                "pty: expected a whole number from 0 to 65535, got -1",
+            ),
+            (r#"{"kind": "robot"}"#, "kind", "kind: expected `shell` or `agent`, got `robot`"),
+        ] {
+            let error = refused("task/start", &format!(r#"{{"spec": {spec}, "cwd": "/"}}"#));
+            assert_eq!(
+                (error.data.field.as_deref(), error.message.as_str()),
+                (Some(field), message),
+                "{spec}"
             );
         }
         let error = refused("event/unfollow", r#"{"follow": 1, "more": 1}"#);

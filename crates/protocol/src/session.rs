@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::task::{OnTimeout, TaskInfo, TaskStopResult};
+use crate::daemon::ClientInfo;
+use crate::labels::Labels;
+use crate::task::{OnTimeout, StallParams, StopCounts, TaskInfo};
 use crate::time::Timestamp;
 
 /// What becomes of a session's tasks when it ends.
@@ -53,6 +55,9 @@ pub struct SessionDefaults {
     pub grace_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_limit_bytes: Option<u64>,
+    /// How tasks are checked for progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<StallParams>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +65,9 @@ pub struct SessionDefaults {
 pub struct SessionOpenParams {
     #[serde(default)]
     pub name: Option<String>,
+    /// To find it and its events by; bounds as in `task/start`.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     #[serde(default)]
     pub hold: SessionHold,
     /// How long it is held without being renewed. Default: one minute.
@@ -133,9 +141,17 @@ pub struct SessionCounts {
 pub struct SessionInfo {
     pub id: String,
     pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     pub state: SessionState,
     /// The task or session that opened it.
     pub parent: Option<String>,
+    /// Who opened it, and through which surface: `user:ada via cli`. Empty for the standing session.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub opened_by: String,
+    /// The client program that opened it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientInfo>,
     pub hold: SessionHold,
     pub on_end: OnSessionEnd,
     pub lease_ms: u64,
@@ -178,6 +194,9 @@ pub struct SessionListParams {
     /// Ended ones too.
     #[serde(default)]
     pub all: bool,
+    /// Only sessions with all of these labels.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     #[serde(default)]
     pub cursor: Option<String>,
     /// At most 1 000, which is also the default. 0 is refused.
@@ -214,7 +233,8 @@ pub struct SessionCloseParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionCloseResult {
     pub session: SessionInfo,
-    pub receipts: Vec<TaskStopResult>,
+    /// How the stops went; the receipts came before, as `task/stopped` notifications.
+    pub counts: StopCounts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -11,7 +11,9 @@ use crate::life::{
 use crate::task::{BudgetName, Budgets, OnTimeout, StallEvidence, StallParams, TerminalSize};
 
 /// The version that this build speaks, and the oldest one of a shim that it can still adopt.
-pub const SHIM_PROTOCOL: u32 = 1;
+pub const SHIM_PROTOCOL: u32 = 2;
+/// From this version on, a shim knows [`ToShim::SetStall`].
+pub const SHIM_PROTOCOL_SET_STALL: u32 = 2;
 pub const SHIM_PROTOCOL_OLDEST: u32 = 1;
 
 /// The longest frame. Arguments and environment of one process are bounded by the kernel well below it.
@@ -63,6 +65,10 @@ pub enum ToShim {
     /// task that is looked at.
     Excuse {
         on: bool,
+    },
+    /// Check for progress in another way from now on, or no longer. Only sent to shims of protocol 2 and later.
+    SetStall {
+        stall: Option<StallParams>,
     },
     /// The task and what it has started have used more together than it may.
     OverBudget {
@@ -282,19 +288,51 @@ pub struct LifeItem {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LifeEvent {
-    Spawned { process: ProcessId, mono_ms: u64 },
-    SpawnFailed { error: StartError },
-    LeaderExited { exit: ExitStatus },
+    Spawned {
+        process: ProcessId,
+        mono_ms: u64,
+    },
+    SpawnFailed {
+        error: StartError,
+    },
+    LeaderExited {
+        exit: ExitStatus,
+    },
     TreeEmpty,
-    Detach { by: String },
-    Stop { order: StopOrderInfo },
-    ClockRanOut { clock: ClockName },
-    BudgetRanOut { budget: BudgetName, limit: u64, used: u64 },
-    Stalled { evidence: Box<StallEvidence> },
+    Detach {
+        by: String,
+    },
+    Stop {
+        order: StopOrderInfo,
+    },
+    ClockRanOut {
+        clock: ClockName,
+    },
+    BudgetRanOut {
+        budget: BudgetName,
+        limit: u64,
+        used: u64,
+    },
+    Stalled {
+        evidence: Box<StallEvidence>,
+    },
     Recovered,
-    Signalled { leader: bool, others: bool, gentle: bool },
-    Survivors { survivors: Vec<SurvivorInfo> },
-    ShimLost { known: String, survivors: Vec<SurvivorInfo> },
+    /// The check for progress was changed by a client.
+    StallSet {
+        stall: Option<StallParams>,
+    },
+    Signalled {
+        leader: bool,
+        others: bool,
+        gentle: bool,
+    },
+    Survivors {
+        survivors: Vec<SurvivorInfo>,
+    },
+    ShimLost {
+        known: String,
+        survivors: Vec<SurvivorInfo>,
+    },
 }
 
 /// The end as the shim tells it, and as it stands in the end file when no daemon was there to hear it.

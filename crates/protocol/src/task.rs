@@ -3,7 +3,10 @@
 mod attempt;
 mod detached_by;
 mod limits;
+mod list;
 mod outcome;
+mod preview_stop;
+mod pulse;
 mod spec;
 mod stall;
 mod status;
@@ -16,6 +19,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
+use crate::daemon::ClientInfo;
+use crate::labels::Labels;
 use crate::lane::{LaneParams, LaneSeat};
 use crate::life::{OutputInfo, StopLevel};
 use crate::output::StreamName;
@@ -25,14 +30,20 @@ use crate::time::Timestamp;
 pub use attempt::AttemptInfo;
 pub use detached_by::DetachedBy;
 pub use limits::{BudgetName, Budgets, NoLimit};
+pub use list::{TaskListParams, TaskListResult};
 pub use outcome::{AgentUsage, BudgetInfo, Outcome, OutcomeKind, SpawnError, StopReason};
+pub use preview_stop::{LanePreview, TaskBelow, TaskPreviewStopParams, TaskPreviewStopResult};
+pub use pulse::{TaskPulse, TaskPulseParams, TaskPulseResult};
 pub use spec::{
     AgentInfo, AgentSpec, PermissionPolicy, ShellCommand, ShellInfo, ShellSpec, TaskKind, TaskSpec,
     TaskSpecInfo, TerminalSize,
 };
-pub use stall::{OnStall, StallEvidence, StallInfo, StallParams};
+pub use stall::{OnStall, StallEvidence, StallInfo, StallParams, StallSetting, TaskSetStallParams};
 pub use status::{TaskHealth, TaskStatus};
-pub use stop::{StopFence, StopVerdict, TaskStopParams, TaskStopResult};
+pub use stop::{
+    StopCounts, StopFence, StopVerdict, TaskStopManyParams, TaskStopManyResult, TaskStopParams,
+    TaskStopResult, TaskStoppedNotification,
+};
 pub use wait::{OutputMatchNext, OutputMatchParams, TaskWaitParams, TaskWaitResult, WaitMet, WaitUntil};
 
 /// When a start is answered.
@@ -72,15 +83,23 @@ pub struct TaskStartParams {
     pub spec: TaskSpec,
     /// An absolute path.
     pub cwd: Bytes,
-    /// The whole environment, as `NAME=value`. It is handed to the command and kept nowhere.
+    /// The environment, as `NAME=value`. It is handed to the command and kept nowhere. Unless `inherit_env` is set, it is the
+    /// whole environment.
     #[serde(default)]
     pub env: Vec<Bytes>,
+    /// Begin with the environment of the process that made the connection, as it was when that process was started (the
+    /// kernel does not show later changes); variables in `env` and `set_env` replace those of the same name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inherit_env: bool,
     /// What was set on purpose, on top of `env`: part of what an idempotency token compares.
     #[serde(default)]
     pub set_env: BTreeMap<String, Bytes>,
     /// What it can be called by wherever an id is taken. Several may have the same.
     #[serde(default)]
     pub name: Option<String>,
+    /// To find it and its events by: at most 32. Keys have up to 64 characters of `a-z A-Z 0-9 - _ . /`, values up to 256 bytes.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     #[serde(default)]
     pub umask: Option<u32>,
     /// Resource limits of the caller, `[resource, soft, hard]` by the kernel's numbers; `18446744073709551615` is none.
@@ -162,8 +181,10 @@ impl TaskStartParams {
             spec: spec.into(),
             cwd: cwd.into(),
             env: Vec::new(),
+            inherit_env: false,
             set_env: BTreeMap::new(),
             name: None,
+            labels: Labels::new(),
             umask: None,
             rlimits: Vec::new(),
             detached: false,
@@ -203,6 +224,8 @@ pub struct TaskInfo {
     pub id: String,
     pub kind: TaskKind,
     pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     pub status: TaskStatus,
     pub health: TaskHealth,
     /// While it is stalled: what was seen.
@@ -219,6 +242,12 @@ pub struct TaskInfo {
     pub cwd: Bytes,
     pub session: String,
     pub parent: Option<String>,
+    /// Who started it, and through which surface: `user:ada via cli`. Empty for a task whose start this journal does not know.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub started_by: String,
+    /// The client program that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientInfo>,
     /// Everything above it, tasks and sessions, from the outermost in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lineage: Vec<String>,
@@ -335,33 +364,6 @@ pub struct TaskGetParams {
     pub id: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TaskListParams {
-    /// Ended tasks too.
-    #[serde(default)]
-    pub all: bool,
-    #[serde(default)]
-    pub session: Option<String>,
-    #[serde(default)]
-    pub cursor: Option<String>,
-    /// At most 1 000, which is also the default. 0 is refused.
-    #[serde(default)]
-    pub limit: Option<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TaskListResult {
-    /// Newest first.
-    pub tasks: Vec<TaskInfo>,
-    /// The number of the last event before this list was made. Follow from that of the first page, and skip an event about a task
-    /// of a later page if its number is not above the task's `last_event`: no change is missed or applied twice.
-    #[serde(default)]
-    pub as_of: u64,
-    #[serde(default)]
-    pub next_cursor: Option<String>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskWriteParams {
@@ -439,4 +441,12 @@ pub struct TaskRemoveParams {
 pub struct TaskRemoveResult {
     pub id: String,
     pub freed_bytes: u64,
+}
+
+/// The notification `task/removed`: records that `daemon/gc` has removed, or would remove.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskRemovedNotification {
+    /// The id of the `daemon/gc` call.
+    pub request: RequestId,
+    pub ids: Vec<String>,
 }

@@ -213,7 +213,8 @@ pub fn event_from_wire(event: LifeEvent) -> Event {
             Event::BudgetRanOut { budget: Budget::from_wire(budget), limit, used }
         }
         LifeEvent::Stalled { evidence } => Event::Stalled { reason: stall_words(&evidence) },
-        LifeEvent::Recovered => Event::Progressed,
+        // The policy has changed before this event: progress is checked anew.
+        LifeEvent::Recovered | LifeEvent::StallSet { .. } => Event::Progressed,
         LifeEvent::Signalled { leader, others, gentle } => {
             Event::Signalled(Delivered { leader, others, gentle })
         }
@@ -274,11 +275,13 @@ pub fn policy_from_wire(clocks: &Clocks, detached: bool) -> Policy {
         kill_ms,
         retries: clocks.retries,
         retry_delay_ms: clocks.retry_delay_ms,
-        stall: clocks.stall.map(|StallParams { after_ms, policy }| Stall {
-            after_ms,
-            policy: belay_model::OnStall::from_wire(policy),
-        }),
+        stall: clocks.stall.map(stall_from_wire),
     }
+}
+
+/// How a task is checked for progress.
+pub fn stall_from_wire(StallParams { after_ms, policy }: StallParams) -> Stall {
+    Stall { after_ms, policy: belay_model::OnStall::from_wire(policy) }
 }
 
 /// The word that people and scripts see.

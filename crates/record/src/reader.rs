@@ -107,6 +107,12 @@ impl LogReader {
     /// When the last byte that is kept had been read from the task, at the latest; none if nothing is kept. Only the end of one
     /// index is read.
     pub fn last_at_ms(&self) -> io::Result<Option<i64>> {
+        // A run of bytes is known by when it began, and may have gone on for so long.
+        Ok(self.last_run_at_ms()?.map(|at_ms| at_ms + RUN_TIME_MS))
+    }
+
+    /// When the last run of bytes that is kept began; none if nothing is kept.
+    pub fn last_run_at_ms(&self) -> io::Result<Option<i64>> {
         let Some(last) = self.segments.iter().rfind(|segment| segment.end > segment.start) else {
             return Ok(None);
         };
@@ -114,8 +120,7 @@ impl LogReader {
             Place::Dir(dir) => File::open(index_path(dir, last.start))?,
             Place::Memory(log) => log.index.try_clone()?,
         };
-        // A run of bytes is known by when it began, and may have gone on for so long.
-        Ok(last_run_before(&index, last.end)?.map(|run| run.at_ms + RUN_TIME_MS))
+        Ok(last_run_before(&index, last.end)?.map(|run| run.at_ms))
     }
 
     /// Everything below `end` that is not there.

@@ -260,6 +260,7 @@ impl Core {
                 }
             }
             ToShim::Excuse { on } => self.excuse(now, on, actions),
+            ToShim::SetStall { stall } => self.set_stall(now, stall, actions),
             ToShim::OverBudget { budget, limit, used } => {
                 let budget = Budget::from_wire(budget);
                 self.event(now, Event::BudgetRanOut { budget, limit, used }, actions);
@@ -359,7 +360,8 @@ impl Core {
         let Some(task) = &mut self.task else { return };
         let before = task.state.clone();
         let Step { state, effects } = step(&task.policy, before.clone(), event);
-        let changed = state != before;
+        // A changed policy is part of the life, also where it leaves the state as it is.
+        let changed = state != before || matches!(wire, Some(LifeEvent::StallSet { .. }));
         task.state = state;
         let is_stopped = match &task.state {
             State::Stopping(_) | State::Starting { stop: Some(_), .. } => true,

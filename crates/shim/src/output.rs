@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use belay_protocol::Timestamp;
 use belay_protocol::life::{CaptureFault, OutputInfo};
 use belay_record::{LogWriter, Stream};
 
@@ -24,6 +25,8 @@ pub(crate) struct Output {
     /// The first stream is a terminal, whose end is told as an error.
     is_terminal: bool,
     log: LogWriter,
+    /// When the last bytes were read.
+    last_at_ms: Option<i64>,
     /// A pipe that could not be read: part of the outcome.
     read_fault: Option<String>,
     /// The sums are told: whatever somebody outside the tree still writes is not the task's.
@@ -42,7 +45,7 @@ pub(crate) enum Source {
 impl Output {
     pub(crate) const fn new(log: LogWriter) -> Self {
         let (streams, ended) = ([None, None], [None, None]);
-        Self { streams, ended, is_terminal: false, log, read_fault: None, over: false }
+        Self { streams, ended, is_terminal: false, log, last_at_ms: None, read_fault: None, over: false }
     }
 
     pub(crate) fn read_from(&mut self, source: Source) {
@@ -93,6 +96,7 @@ impl Output {
                 Ok(0) => self.ended[place] = self.streams[place].take(),
                 Ok(length) => {
                     bytes += length;
+                    self.last_at_ms = Some(at_ms);
                     self.log.append(STREAMS[place], at_ms, &buffer[..length]);
                 }
                 Err(rustix::io::Errno::AGAIN) => break,
@@ -149,7 +153,7 @@ impl Output {
         let gaps = self.log.gaps().to_vec();
         let first = gaps.first().filter(|gap| gap[0] == 0).map_or(0, |gap| gap[1]);
         let on_disk = self.log.bytes() > 0 && self.log.memory().is_none();
-        OutputInfo { bytes: self.log.bytes(), on_disk, gaps, first }
+        OutputInfo { bytes: self.log.bytes(), on_disk, gaps, first, last_at: self.last_at_ms.map(Timestamp) }
     }
 
     pub(crate) fn fault(&self) -> Option<CaptureFault> {

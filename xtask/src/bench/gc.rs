@@ -25,8 +25,8 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
         let params = DaemonGcParams { all: true, dry_run: false };
         let collect = || {
             time(|| {
-                let removed = client.call_by::<Gc>(&params, Some(Instant::now() + LIMIT))?.removed.len();
-                let all = removed >= TASKS as usize;
+                let removed = client.call_by::<Gc>(&params, Some(Instant::now() + LIMIT))?.removed;
+                let all = removed >= u64::from(TASKS);
                 if all { Ok(()) } else { Err(format!("{removed} of {TASKS} tasks were removed").into()) }
             })
         };

@@ -103,5 +103,5 @@ pub(crate) struct Containment {
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Collected {
-    pub(crate) removed: Vec<String>,
+    pub(crate) removed: u64,
 }

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use belay_client::Client;
-use belay_protocol::daemon::{DaemonStatusParams, DaemonStopParams, DaemonStopResult};
-use belay_protocol::methods::{DaemonStatus, DaemonStop};
+use belay_protocol::daemon::{DaemonStatusParams, DaemonStopParams};
+use belay_protocol::methods::{DaemonStatus, DaemonStop, Notification};
+use belay_protocol::task::TaskStopResult;
+use serde::Serialize;
 
 use crate::args::DownArgs;
 use crate::commands::status::{Nothing, Present};
@@ -46,7 +48,15 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
     }
     let params =
         DaemonStopParams { stop_tasks: args.stop_tasks, grace_ms: args.grace.map(millis), reason: None };
-    let result = client.call_by::<DaemonStop>(&params, None)?;
+    let mut receipts = Vec::new();
+    let left_running = client
+        .call_with_parts::<DaemonStop>(&params, |part| {
+            if let Notification::TaskStopped(part) = part {
+                receipts.push(part.result);
+            }
+        })?
+        .left_running;
+    let result = Stopped { receipts, left_running };
     // The connection ends when the daemon does. Only then is it said to have ended, and whoever types the next
     // command meets no half-gone daemon.
     let gone = is_gone(&mut client, Instant::now() + LEAVING);
@@ -67,7 +77,14 @@ fn is_gone(client: &mut Client, deadline: Instant) -> bool {
     }
 }
 
-pub(crate) fn render(result: &DaemonStopResult, gone: bool) -> String {
+/// What became of the tasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stopped {
+    pub(crate) receipts: Vec<TaskStopResult>,
+    pub(crate) left_running: u64,
+}
+
+pub(crate) fn render(result: &Stopped, gone: bool) -> String {
     let mut text = String::new();
     for receipt in &result.receipts {
         text.push_str(&one_line(&stop::line(receipt)));

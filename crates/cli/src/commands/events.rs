@@ -55,7 +55,12 @@ fn read(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
 }
 
 fn only(args: &EventsArgs) -> EventFilter {
-    EventFilter { task: args.task.clone(), session: args.session.clone(), types: args.types.clone() }
+    EventFilter {
+        task: args.task.clone(),
+        session: args.session.clone(),
+        types: args.types.clone(),
+        ..EventFilter::default()
+    }
 }
 
 /// From here one can go on: that is the hint, whatever else the daemon says.
@@ -163,9 +168,12 @@ const fn kind_style(event: &Event) -> Style {
         Event::TaskCreated { .. }
         | Event::TaskLeaderExited { .. }
         | Event::TaskDetached { .. }
+        | Event::TaskStallSet { .. }
         | Event::TaskSignalled { .. }
         | Event::TaskRemoved { .. }
         | Event::SessionOpened { .. }
+        | Event::SessionBusy { .. }
+        | Event::SessionDrained { .. }
         | Event::SessionRegained { .. }
         | Event::SessionEnded { .. }
         | Event::LaneGranted { .. }

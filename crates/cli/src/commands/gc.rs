@@ -1,7 +1,8 @@
 //! `belay gc`: what the rules of retention no longer keep is removed now.
 
 use belay_protocol::daemon::{DaemonGcParams, DaemonGcResult};
-use belay_protocol::methods::DaemonGc;
+use belay_protocol::methods::{DaemonGc, Notification};
+use serde::Serialize;
 use std::fmt::Write as _;
 
 use crate::args::GcArgs;
@@ -12,16 +13,32 @@ use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &GcArgs, context: &mut Context) -> Result<u8, CliError> {
     let params = DaemonGcParams { all: args.all, dry_run: args.dry_run };
-    let result = context.connect()?.call_by::<DaemonGc>(&params, None)?;
+    let mut removed = Vec::new();
+    let result = context.connect()?.call_with_parts::<DaemonGc>(&params, |part| {
+        if let Notification::TaskRemoved(part) = part {
+            removed.extend(part.ids);
+        }
+    })?;
+    let DaemonGcResult { freed_bytes, events_expired, dry_run, .. } = result;
+    let collected = Collected { removed, freed_bytes, events_expired, dry_run };
     if args.json {
-        context.out.json(&result)?;
+        context.out.json(&collected)?;
     } else {
-        context.out.text(&render(&result))?;
+        context.out.text(&render(&collected))?;
     }
     Ok(0)
 }
 
-pub(crate) fn render(result: &DaemonGcResult) -> String {
+/// What a collection removed, or would remove.
+#[derive(Debug, Serialize)]
+pub(crate) struct Collected {
+    pub(crate) removed: Vec<String>,
+    pub(crate) freed_bytes: u64,
+    pub(crate) events_expired: u64,
+    pub(crate) dry_run: bool,
+}
+
+pub(crate) fn render(result: &Collected) -> String {
     let mut text = String::new();
     for id in &result.removed {
         let verb = if result.dry_run { "would be removed" } else { "removed" };

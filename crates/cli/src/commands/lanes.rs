@@ -20,20 +20,29 @@ pub(crate) fn run(args: &LanesArgs, context: &mut Context) -> Result<u8, CliErro
     if let Some(LaneAction::Release(release)) = &args.action {
         return self::release(release, context);
     }
-    let found = context.connect()?.call::<LaneList>(&LaneListParams {})?;
+    let mut client = context.connect()?;
+    let (mut lanes, mut params) = (Vec::new(), LaneListParams::default());
+    loop {
+        let page = client.call::<LaneList>(&params)?;
+        lanes.extend(page.lanes);
+        params.cursor = page.next_cursor;
+        if params.cursor.is_none() {
+            break;
+        }
+    }
     if args.json {
-        for lane in &found.lanes {
+        for lane in &lanes {
             context.out.json(lane)?;
         }
         return Ok(0);
     }
-    if found.lanes.is_empty() {
+    if lanes.is_empty() {
         context.note("No lane is held.");
         context.hint("hold one: belay run --lane NAME -- COMMAND");
         return Ok(0);
     }
     let (width, colour) = (context.term.width, context.term.colour_out);
-    context.out.text(&render(&found.lanes, context::now(), width, colour))?;
+    context.out.text(&render(&lanes, context::now(), width, colour))?;
     Ok(0)
 }
 

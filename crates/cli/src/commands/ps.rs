@@ -20,7 +20,7 @@ const STANDING: &str = "user";
 pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
     let mut params =
-        TaskListParams { all: args.all, session: args.session.clone(), cursor: None, limit: None };
+        TaskListParams { all: args.all, session: args.session.clone(), ..TaskListParams::default() };
     let mut tasks = Vec::new();
     loop {
         let page = client.call::<TaskList>(&params)?;

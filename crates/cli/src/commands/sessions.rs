@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use belay_client::Client;
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{
-    SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew, SessionWait,
+    Notification, SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew,
+    SessionWait,
 };
 use belay_protocol::session::{
     OnSessionEnd, SessionCloseParams, SessionDefaults, SessionGetParams, SessionHold, SessionInfo,
@@ -17,7 +18,10 @@ use belay_protocol::session::{
     SessionWaitParams,
 };
 use belay_protocol::task::OnDisconnect;
+use belay_protocol::task::TaskStopResult;
 use belay_protocol::vars;
+
+use serde::Serialize;
 
 use crate::args::RunArgs;
 use crate::args::owners::{
@@ -58,7 +62,7 @@ pub(crate) fn run(args: SessionsArgs, context: &mut Context) -> Result<u8, CliEr
 
 fn list(all: bool, json: bool, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let mut params = SessionListParams { all, cursor: None, limit: None };
+    let mut params = SessionListParams { all, ..SessionListParams::default() };
     let mut sessions = Vec::new();
     loop {
         let page = client.call::<SessionList>(&params)?;
@@ -93,8 +97,10 @@ fn open_params(policy: &PolicyArgs) -> SessionOpenParams {
             silence_ms: policy.silence.map(millis),
             grace_ms: policy.grace.map(millis),
             output_limit_bytes: None,
+            stall: None,
         },
         max_tasks: policy.max_tasks,
+        ..SessionOpenParams::default()
     }
 }
 
@@ -242,6 +248,13 @@ fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
     Ok(u8::from(!result.drained))
 }
 
+/// A closed session, and what became of its tasks.
+#[derive(Debug, Serialize)]
+struct Closed<'a> {
+    session: &'a SessionInfo,
+    receipts: &'a [TaskStopResult],
+}
+
 fn close(args: &CloseArgs, context: &mut Context) -> Result<u8, CliError> {
     let params = SessionCloseParams {
         id: args.id.clone(),
@@ -249,13 +262,18 @@ fn close(args: &CloseArgs, context: &mut Context) -> Result<u8, CliError> {
         reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
         actor: None,
     };
-    let closed = context.connect()?.call::<SessionClose>(&params)?;
-    let worst = closed.receipts.iter().map(stop::exit_code).max().unwrap_or(0);
+    let mut receipts = Vec::new();
+    let closed = context.connect()?.call_with_parts::<SessionClose>(&params, |part| {
+        if let Notification::TaskStopped(part) = part {
+            receipts.push(part.result);
+        }
+    })?;
+    let worst = receipts.iter().map(stop::exit_code).max().unwrap_or(0);
     if args.json {
-        context.out.json(&closed)?;
+        context.out.json(&Closed { session: &closed.session, receipts: &receipts })?;
         return Ok(worst);
     }
-    for stopped in &closed.receipts {
+    for stopped in &receipts {
         context.out.line(&one_line(&stop::line(stopped)))?;
     }
     context.out.line(&format!("{} {}", closed.session.id, closed.session.state.name()))?;

@@ -1,7 +1,9 @@
 //! `belay stop`: several at once, a receipt for each.
 
+use std::cell::Cell;
+
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::TaskStop;
+use belay_protocol::methods::{Notification, TaskStop};
 use belay_protocol::task::{StopFence, StopVerdict, TaskStatus, TaskStopParams, TaskStopResult};
 use belay_protocol::{ErrorKind, RpcError};
 
@@ -14,7 +16,7 @@ use crate::outcome;
 use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError> {
-    let mut worst = 0;
+    let worst = Cell::new(0);
     let ask = |id: &str| TaskStopParams {
         id: id.to_owned(),
         level: level(args),
@@ -29,10 +31,17 @@ pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError
         },
         wait: true,
     };
-    many::each::<TaskStop>(context, &args.ids, ask, |context, id, result| {
+    let stopped_below = |context: &mut Context, said| match said {
+        Notification::TaskStopped(below) => {
+            worst.set(worst.get().max(exit_code(&below.result)));
+            tell(context, &below.result, args.json)
+        }
+        _ => Ok(()),
+    };
+    many::each_with_parts::<TaskStop>(context, &args.ids, ask, stopped_below, |context, id, result| {
         match verdict(id, result) {
             Ok(stopped) => {
-                worst = worst.max(exit_code(&stopped));
+                worst.set(worst.get().max(exit_code(&stopped)));
                 tell(context, &stopped, args.json)?;
             }
             Err(error) => {
@@ -40,13 +49,13 @@ pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError
                     context.out.json(&Refused { id, error: &error })?;
                 }
                 let error = CliError::from(error);
-                worst = worst.max(error.exit_code().min(2));
+                worst.set(worst.get().max(error.exit_code().min(2)));
                 context.complain(&error);
             }
         }
         Ok(Next::Done)
     })?;
-    Ok(worst)
+    Ok(worst.get())
 }
 
 const fn level(args: &StopArgs) -> Option<StopLevel> {
@@ -72,14 +81,8 @@ fn verdict(id: &str, result: Result<TaskStopResult, RpcError>) -> Result<TaskSto
 }
 
 pub(crate) fn exit_code(stopped: &TaskStopResult) -> u8 {
-    let below = stopped.below.iter().map(exit_code).max().unwrap_or(0);
-    own_code(stopped).max(below)
-}
-
-/// Of this one alone, whatever became of those below it.
-fn own_code(stopped: &TaskStopResult) -> u8 {
     match stopped.result {
-        StopVerdict::NotFound | StopVerdict::NotPermitted => 1,
+        StopVerdict::NotFound | StopVerdict::NotPermitted | StopVerdict::Ambiguous => 1,
         StopVerdict::Accepted | StopVerdict::AlreadyEnded => {
             // Not ended by the deadline is not stopped, whatever may come of it later.
             let failed =
@@ -93,7 +96,7 @@ fn tell(context: &mut Context, stopped: &TaskStopResult, json: bool) -> Result<(
     if json {
         context.out.json(stopped)?;
     } else {
-        stopped.below.iter().chain([stopped]).try_for_each(|one| tell_one(context, one))?;
+        tell_one(context, stopped)?;
     }
     if let Some(fence) = stopped.fenced.as_ref().filter(|_| !json) {
         context.out.flush()?;
@@ -106,7 +109,7 @@ fn tell(context: &mut Context, stopped: &TaskStopResult, json: bool) -> Result<(
 
 /// To those who read answers, or to those who read what went wrong.
 fn tell_one(context: &mut Context, stopped: &TaskStopResult) -> Result<(), CliError> {
-    if own_code(stopped) == 0 {
+    if exit_code(stopped) == 0 {
         return context.out.line(&one_line(&line(stopped)));
     }
     context.out.flush()?;
@@ -126,6 +129,7 @@ pub(crate) fn line(stopped: &TaskStopResult) -> String {
         StopVerdict::NotFound if id.is_empty() => "an empty id names no task".to_owned(),
         StopVerdict::NotFound => format!("{id} not found: there is no task with that id or name"),
         StopVerdict::NotPermitted => format!("{id} not permitted: this task is not yours to stop"),
+        StopVerdict::Ambiguous => format!("{id} not stopped: several tasks match"),
         StopVerdict::AlreadyEnded if stopped.status == Some(TaskStatus::Completed) => {
             format!("{id} already ended: {status} (exit 0)")
         }

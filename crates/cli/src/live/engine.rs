@@ -389,7 +389,10 @@ impl<'a> Live<'a> {
                 self.show(pieces);
             }
             Some(Known::OutputEnd(_)) => self.output_over = true,
-            Some(Known::EventItem(_) | Known::EventEnd(_)) | None => {}
+            Some(
+                Known::EventItem(_) | Known::EventEnd(_) | Known::TaskStopped(_) | Known::TaskRemoved(_),
+            )
+            | None => {}
         }
         Ok(())
     }

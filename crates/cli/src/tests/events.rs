@@ -2,8 +2,10 @@
 
 use belay_protocol::event::{Event, EventInfo, EventKind};
 use belay_protocol::life::{ClockName, ExitStatus, StopCause, StopLevel, StopOrderInfo};
-use belay_protocol::session::OnSessionEnd;
-use belay_protocol::task::{BudgetName, DetachedBy, OnStall, Outcome, StallEvidence, TaskStatus};
+use belay_protocol::session::{OnSessionEnd, SessionCounts};
+use belay_protocol::task::{
+    BudgetName, DetachedBy, OnStall, Outcome, StallEvidence, StallParams, TaskStatus,
+};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::samples::{NOW, cancelled, over_budget, stop_failed, timed_out};
@@ -150,8 +152,23 @@ fn lanes() -> Vec<Event> {
 }
 
 fn sessions() -> Vec<Event> {
-    let (session, by) = (session(), Some(ada()));
+    let (task, session, by) = (task(), session(), Some(ada()));
     vec![
+        Event::TaskStallSet {
+            task: task.clone(),
+            session: session.clone(),
+            stall: Some(StallParams { after_ms: 5_000, policy: OnStall::Stop }),
+        },
+        Event::TaskStallSet { task: task.clone(), session: session.clone(), stall: None },
+        Event::SessionBusy {
+            session: session.clone(),
+            counts: SessionCounts { shells: 1, detached: 1, ..SessionCounts::default() },
+        },
+        Event::SessionDrained {
+            session: session.clone(),
+            counts: SessionCounts { shells: 1, stalled: 1, ..SessionCounts::default() },
+        },
+        Event::SessionDrained { session: session.clone(), counts: SessionCounts::default() },
         Event::SessionOpened {
             session: session.clone(),
             name: Some("review".into()),

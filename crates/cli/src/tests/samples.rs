@@ -1,6 +1,8 @@
 //! Tasks and answers to render.
 
+use belay_protocol::Labels;
 use belay_protocol::Timestamp;
+use belay_protocol::daemon::ClientInfo;
 use belay_protocol::life::{
     ClockName, OutputInfo, SignalSent, StopCause, StopLevel, StopOrderInfo, StopReceipt, SurvivorInfo,
 };
@@ -21,6 +23,7 @@ pub(super) fn running() -> TaskInfo {
         id: "sh-4fq7k2m9x3vd".into(),
         kind: TaskKind::Shell,
         name: None,
+        labels: Labels::new(),
         status: TaskStatus::Running,
         health: TaskHealth::Ok,
         stall: None,
@@ -35,6 +38,8 @@ pub(super) fn running() -> TaskInfo {
         cwd: "/home/ada/site".into(),
         session: "user".into(),
         parent: None,
+        started_by: "user:ada via cli".into(),
+        client: Some(ClientInfo::new("belay", "0.1.0")),
         lineage: Vec::new(),
         keep: false,
         lane: None,
@@ -45,7 +50,13 @@ pub(super) fn running() -> TaskInfo {
         leader: Some(LeaderInfo { pid: 4711, exit_code: None, signal: None }),
         attempt: None,
         processes: None,
-        output: OutputInfo { bytes: 1536, gaps: Vec::new(), first: 0, on_disk: true },
+        output: OutputInfo {
+            bytes: 1536,
+            gaps: Vec::new(),
+            first: 0,
+            on_disk: true,
+            last_at: Some(before(3_000)),
+        },
         clocks: ClocksInfo::default(),
         budgets: Budgets::default(),
         stopping: None,
@@ -167,7 +178,13 @@ pub(super) fn crowded() -> TaskInfo {
         parent: Some("sh-0000000000aa".into()),
         leader: Some(LeaderInfo { pid: 4711, exit_code: Some(0), signal: None }),
         processes: Some(vec![process(4711, 4700, "npm run dev"), process(4712, 4711, "node\nserver.js")]),
-        output: OutputInfo { bytes: 900_000_000, gaps: vec![[100, 4196]], first: 0, on_disk: true },
+        output: OutputInfo {
+            bytes: 900_000_000,
+            gaps: vec![[100, 4196]],
+            first: 0,
+            on_disk: true,
+            last_at: Some(before(3_000)),
+        },
         clocks: ClocksInfo {
             timeout: Some(ClockInfo { limit_ms: 600_000, remaining_ms: Some(408_000) }),
             silence: Some(ClockInfo { limit_ms: 60_000, remaining_ms: None }),

@@ -3,8 +3,8 @@
 use belay_client::Places;
 use belay_protocol::config::{ConfigApplies, ConfigGetResult, ConfigItem, ConfigSetResult, ConfigSource};
 use belay_protocol::daemon::{
-    BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind, DaemonGcResult, DaemonNotice,
-    DaemonStatusResult, DaemonStopResult, DoctorFinding, FindingTopic, FindingVerdict, StepCostInfo,
+    BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind, DaemonNotice, DaemonStatusResult,
+    DoctorFinding, FindingTopic, FindingVerdict, StepCostInfo,
 };
 use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{OutputLine, OutputSearchLine, StreamName};
@@ -150,7 +150,7 @@ fn receipts() {
     1  sh-4f not found: there is no task with that id or name
     1  sh-4f not permitted: this task is not yours to stop
     "#);
-    let result = DaemonStopResult { receipts: answers[..1].to_vec(), left_running: 2 };
+    let result = down::Stopped { receipts: answers[..1].to_vec(), left_running: 2 };
     insta::assert_snapshot!(down::render(&result, true), @r#"
     sh-4f stopped: SIGTERM to 3 processes, tree empty after 12 ms
     The daemon has ended.
@@ -163,7 +163,7 @@ fn single_lines() {
     insta::assert_snapshot!(wait::line(&exited(2)), @"sh-9arw51tz8cpe failed: exit 2, after 2m 12s");
     insta::assert_snapshot!(rm::line(&TaskRemoveResult { id: "sh-4f".into(), freed_bytes: 1536 }), @"sh-4f removed, 1.5 KiB freed");
     let removed = vec!["sh-4f".to_owned(), "sh-9a".to_owned()];
-    let mut result = DaemonGcResult { removed, freed_bytes: 3 << 20, events_expired: 40, dry_run: true };
+    let mut result = gc::Collected { removed, freed_bytes: 3 << 20, events_expired: 40, dry_run: true };
     insta::assert_snapshot!(gc::render(&result), @r#"
     sh-4f would be removed
     sh-9a would be removed

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use belay_os::process;
+use belay_protocol::Bytes;
 use belay_protocol::shim::ProcessId;
 use belay_record::{LogReader, MemoryLog};
 
@@ -83,6 +84,20 @@ impl Host for LinuxHost {
 
     fn memory_log(&self, shim: ProcessId, numbers: [i32; 2]) -> io::Result<MemoryLog> {
         MemoryLog::open(shim.pid, numbers)
+    }
+
+    fn boot_ticks(&self) -> u64 {
+        process::boot_ticks()
+    }
+
+    fn environment_of(&self, pid: i32, started_by_ticks: u64) -> io::Result<Vec<Bytes>> {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "the process that made the connection is gone");
+        let text = std::fs::read(format!("/proc/{pid}/environ"))?;
+        // Read after the text: if this process is older than the connection, so is what was read.
+        let identity = process::identity(pid).filter(|found| found.start_ticks <= started_by_ticks);
+        identity.ok_or_else(gone)?;
+        let entries = text.split(|byte| *byte == 0).filter(|entry| entry.contains(&b'='));
+        Ok(entries.map(|entry| Bytes(entry.to_vec())).collect())
     }
 
     fn is_alive(&self, process: ProcessId) -> bool {

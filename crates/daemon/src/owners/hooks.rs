@@ -18,7 +18,7 @@ use crate::config::bounds;
 use crate::host::Host;
 use crate::runtime::{Core, Phase};
 use crate::settings;
-use crate::tasks::{Place, StoredTask, TaskEnded};
+use crate::tasks::{Place, Starter, StoredTask, TaskEnded};
 
 /// The kind of a hook's document in the journal.
 const DOC_KIND: &str = "hook";
@@ -196,7 +196,7 @@ impl<H: Host> Core<H> {
         let doc = HookDoc { tries: hook.tries + 1, ..hook.clone() };
         let params = self.hook_params(key, &doc);
         let command = self.prepare_command(&params);
-        let (mut stored, start) = self.compose(&params, command, hook_place(&doc), None)?;
+        let (mut stored, start) = self.compose(&params, command, hook_place(&doc), Starter::hook(), None)?;
         stored.doc.hook = Some(HookPart::Run(key.to_owned()));
         let id = stored.id.clone();
         let shim = self.take_ready_shim(&mut stored, start.held);

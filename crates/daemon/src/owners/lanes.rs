@@ -120,7 +120,7 @@ impl<H: Host> Core<H> {
                 by: "daemon".to_owned(),
                 reason: Some("the machine was restarted".to_owned()),
             };
-            self.ctx.record(released, &[]);
+            self.ctx.record(released, String::new());
             self.store_lane(&name);
         }
     }
@@ -252,7 +252,7 @@ impl<H: Host> Core<H> {
             let place = at.map(|at| at as u64 + 1);
             Event::LaneQueued { lane: lane_name, task, session, place, owner }
         };
-        self.ctx.record(event, &stored.doc.lineage);
+        self.ctx.record(event, stored.tags());
         if let Ok(body) = serde_json::to_string(&LaneDoc::new(name, lane, &self.ctx.boot)) {
             self.ctx.journal.put_doc(DOC_KIND, name, Some(body));
         }
@@ -299,7 +299,7 @@ impl<H: Host> Core<H> {
                 generation: seat.generation,
                 blocked,
             };
-            self.ctx.record(left, &stored.doc.lineage);
+            self.ctx.record(left, stored.tags());
         }
         self.grant_lane(&seat.name);
     }
@@ -319,8 +319,8 @@ impl<H: Host> Core<H> {
                     generation,
                     owner: owner_in(stored),
                 };
-                let lineage = stored.doc.lineage.clone();
-                self.ctx.record(event, &lineage);
+                let tags = stored.tags();
+                self.ctx.record(event, tags);
             }
             tracing::debug!(lane = name, task = id, "lane granted");
             self.admit(&id);

@@ -7,6 +7,8 @@ use belay_journal::{EventRule, ExpiredTask, Loaded, Query, Rows, TaskRule};
 use belay_protocol::daemon::DaemonGcResult;
 use belay_protocol::error::RpcError;
 use belay_protocol::event::{Event, EventKind};
+use belay_protocol::methods::notifications::TaskRemoved;
+use belay_protocol::task::TaskRemovedNotification;
 
 use crate::config::bounds;
 use crate::effect::Effect;
@@ -46,7 +48,8 @@ pub(crate) struct Retention {
 pub(crate) struct Removable {
     id: String,
     session: String,
-    lineage: Vec<String>,
+    /// What its events are found by.
+    tags: String,
     kept_bytes: u64,
 }
 
@@ -55,15 +58,14 @@ impl Removable {
         Self {
             id: stored.id.clone(),
             session: stored.session.clone(),
-            lineage: stored.doc.lineage.clone(),
+            tags: stored.tags(),
             kept_bytes: stored.kept_bytes(),
         }
     }
 
     fn of_expired(expired: ExpiredTask) -> Self {
-        let ExpiredTask { id, session, lineage, output_bytes, .. } = expired;
-        let lineage = lineage.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        Self { id, session, lineage, kept_bytes: output_bytes }
+        let ExpiredTask { id, session, tags, output_bytes, .. } = expired;
+        Self { id, session, tags, kept_bytes: output_bytes }
     }
 }
 
@@ -135,7 +137,7 @@ pub(crate) struct CollectReply {
 
 impl Reply for CollectReply {
     fn give_now<H: Host>(self, core: &mut Core<H>, waiter: Waiter) {
-        core.reply(&waiter.caller, &self.done);
+        core.reply_behind_parts(&waiter.caller, &self.done);
     }
 }
 
@@ -207,19 +209,28 @@ impl<H: Host> Core<H> {
         let query = Query::Expired(self.task_rule(all, None, usize::MAX));
         self.await_worker(caller, |core, finish| {
             core.read_journal(query, move |core, rows| {
-                let make = move |_: &mut Self, caller: &Caller| {
+                let make = move |core: &mut Self, caller: &Caller| {
                     let mut result = DaemonGcResult { dry_run: true, ..DaemonGcResult::default() };
                     if let Rows::Expired(tasks) = rows? {
-                        for task in tasks {
-                            result.freed_bytes += task.output_bytes;
-                            result.removed.push(task.id);
+                        result.removed = tasks.len() as u64;
+                        result.freed_bytes = tasks.iter().map(|task| task.output_bytes).sum();
+                        for slice in tasks.chunks(bounds::GC_ITEMS) {
+                            core.send_removed(caller, slice.iter().map(|task| task.id.clone()).collect());
                         }
                     }
-                    Ok(caller.answer(&result))
+                    core.reply_behind_parts(caller, &result);
+                    Ok(Answer::Sent)
                 };
                 finish(core, Box::new(make));
             });
         });
+    }
+
+    /// Tells the caller of a collection what it removes.
+    fn send_removed(&mut self, caller: &Caller, ids: Vec<String>) {
+        if let Some(request) = caller.request.clone() {
+            self.send_part::<TaskRemoved>(caller, &TaskRemovedNotification { request, ids });
+        }
     }
 
     fn begin_collection(&mut self, reply: Option<ReplyId>, all: bool) {
@@ -263,8 +274,13 @@ impl<H: Host> Core<H> {
         collection.removing += 1;
         collection.stage = CollectionStage::Paused;
         let tasks: Vec<Removable> = tasks.into_iter().map(Removable::of_expired).collect();
-        if let Some(reply) = collection.reply.and_then(|id| self.requests.reply_mut::<CollectReply>(id)) {
-            reply.done.removed.extend(tasks.iter().map(|task| task.id.clone()));
+        if let Some(id) = collection.reply
+            && let Some(reply) = self.requests.reply_mut::<CollectReply>(id)
+        {
+            reply.done.removed += tasks.len() as u64;
+            if let Some(caller) = self.requests.caller(id).cloned() {
+                self.send_removed(&caller, tasks.iter().map(|task| task.id.clone()).collect());
+            }
         }
         self.forget_tasks(tasks, move |core, freed_bytes| core.slice_removed(number, freed_bytes));
         if self.ctx.journal.is_batch_empty() {
@@ -363,7 +379,7 @@ impl<H: Host> Core<H> {
         };
         match (self.take_reply::<CollectReply>(reply), result) {
             (Some((waiter, reply)), Ok(())) => {
-                self.reply(&waiter.caller, &reply.done);
+                self.reply_behind_parts(&waiter.caller, &reply.done);
             }
             (Some((waiter, _)), Err(error)) => self.fail(&waiter.caller, error),
             (None, _) => {}
@@ -385,7 +401,7 @@ impl<H: Host> Core<H> {
             self.retention.forget_task(task);
             self.ctx.journal.remove_task(&task.id);
             let removed = Event::TaskRemoved { task: task.id.clone(), session: task.session.clone() };
-            self.ctx.record(removed, &task.lineage);
+            self.ctx.record(removed, task.tags.clone());
             dirs.push(self.ctx.config.task_dir(&task.id));
         }
         self.ctx.effects.push(Stage::AfterCommit, Effect::CrashPoint(CrashPoint::AfterRemove));

@@ -4,18 +4,21 @@
 mod completions;
 mod handlers;
 mod leases;
+mod levels;
 
 pub(crate) use completions::CompletionsReply;
 pub(crate) use handlers::DrainedReply;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use belay_protocol::Labels;
+use belay_protocol::daemon::ClientInfo;
 use belay_protocol::session::{OnSessionEnd, SessionHold, SessionState, UnfinishedTask};
 use serde::{Deserialize, Serialize};
 
 use crate::defaults::Defaults;
 use crate::input::ClientId;
-use crate::runtime::{Index, Table, TimerKey};
+use crate::runtime::{Index, Table, TimerKey, tags_column};
 use completions::Acknowledged;
 
 /// The standing session of a person at the command line. It does not end.
@@ -32,6 +35,14 @@ struct SessionDoc {
     parent: Option<String>,
     /// The sessions and tasks above it, outermost first.
     lineage: Vec<String>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    labels: Labels,
+    /// The actor that opened it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    opened_by: String,
+    /// The program that opened it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    client: Option<ClientInfo>,
     hold: SessionHold,
     on_end: OnSessionEnd,
     lease_ms: u64,
@@ -52,6 +63,13 @@ struct SessionDoc {
     last_event: u64,
 }
 
+impl SessionDoc {
+    /// What its events are found by in the journal.
+    fn tags(&self) -> String {
+        tags_column(&self.lineage, &self.labels)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Session {
     doc: SessionDoc,
@@ -59,13 +77,15 @@ pub(crate) struct Session {
     due: Option<TimerKey>,
     /// The connections that hold it.
     holders: BTreeSet<ClientId>,
+    /// The level that was recorded last: some of its tasks work.
+    busy: bool,
     /// Completions that its client has not acknowledged, by event number.
     completions: BTreeMap<u64, String>,
 }
 
 impl Session {
     const fn new(doc: SessionDoc) -> Self {
-        Self { doc, due: None, holders: BTreeSet::new(), completions: BTreeMap::new() }
+        Self { doc, due: None, holders: BTreeSet::new(), busy: false, completions: BTreeMap::new() }
     }
 
     fn standing() -> Self {
@@ -74,6 +94,9 @@ impl Session {
             name: None,
             parent: None,
             lineage: Vec::new(),
+            labels: Labels::new(),
+            opened_by: String::new(),
+            client: None,
             hold: SessionHold::Nothing,
             on_end: OnSessionEnd::Keep,
             lease_ms: 0,

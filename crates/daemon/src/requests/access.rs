@@ -6,7 +6,7 @@
 //! examined. A token can only narrow that scope; from outside any task, it selects a session or a
 //! task to act for.
 
-use belay_protocol::daemon::ScopeInfo;
+use belay_protocol::daemon::{DaemonHelloParams, ScopeInfo};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::vars;
 
@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::input::ClientId;
 use crate::keyed_hash;
 use crate::runtime::Core;
-use crate::tasks::StoredTask;
+use crate::tasks::{Starter, StoredTask};
 
 /// The scope in which a connection acts: a person, a session, or a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +79,19 @@ impl<H: Host> Core<H> {
     }
 
     /// The handshake: sets the scope of the connection.
-    pub(crate) fn authenticate(&mut self, client: ClientId, token: Option<&str>) -> Result<Scope, RpcError> {
+    pub(crate) fn authenticate(
+        &mut self,
+        client: ClientId,
+        hello: &DaemonHelloParams,
+    ) -> Result<Scope, RpcError> {
         let origin = self.requests.client(client).map_or(Origin::Unknown, |client| client.origin.clone());
-        let scope = self.scope_for(&origin, token).inspect_err(|error| {
+        let scope = self.scope_for(&origin, hello.token.as_deref()).inspect_err(|error| {
             tracing::info!(client = client.0, ?origin, cause = error.message, "client refused");
         })?;
         if let Some(client) = self.requests.client_mut(client) {
             client.said_hello = true;
+            client.info = Some(hello.client.clone());
+            client.surface = hello.surface;
             client.scope = scope.clone();
         }
         Ok(scope)
@@ -195,8 +201,14 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// Who starts a task or opens a session.
+    pub(crate) fn starter(&self, caller: &Caller) -> Starter {
+        let client = self.requests.client(caller.client).and_then(|client| client.info.clone());
+        Starter { actor: self.actor(caller, None), client }
+    }
+
     /// The actor that events and receipts name: the user, session or task of the caller's scope,
-    /// and the caller's own name.
+    /// the surface of its client, and the caller's own name: `user:ada via cli (release script)`.
     pub(crate) fn actor(&self, caller: &Caller, named: Option<&str>) -> String {
         let actor = match self.scope(caller) {
             Scope::Person => {
@@ -209,9 +221,10 @@ impl<H: Host> Core<H> {
             Scope::Session(id) => format!("session:{id}"),
             Scope::Task(id) => format!("task:{id}"),
         };
+        let surface = self.requests.client(caller.client).map_or("api", |client| client.surface.name());
         match named {
-            Some(name) => format!("{actor} ({name})"),
-            None => actor,
+            Some(name) => format!("{actor} via {surface} ({name})"),
+            None => format!("{actor} via {surface}"),
         }
     }
 }

@@ -4,6 +4,7 @@
 use belay_model::{Policy, TaskId};
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
+use belay_protocol::labels::check_labels;
 use belay_protocol::task::{ShellCommand, ShellSpec, StallParams, TaskSpec, TaskStartParams};
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
@@ -50,8 +51,9 @@ pub(crate) fn check(params: &TaskStartParams) -> Result<(), RpcError> {
         }
     }
     check_retries(params)?;
-    check_stall(params.stall)?;
+    check_stall("stall", params.stall)?;
     check_name(params.name.as_deref())?;
+    check_labels("labels", &params.labels)?;
     check_text("token", params.token.as_deref(), bounds::TOKEN_BYTES)?;
     check_text("lane", params.lane.as_ref().map(|lane| lane.name.as_str()), bounds::NAME_BYTES)?;
     let clocks = [
@@ -113,13 +115,13 @@ fn check_retries(params: &TaskStartParams) -> Result<(), RpcError> {
     Ok(())
 }
 
-fn check_stall(stall: Option<StallParams>) -> Result<(), RpcError> {
+pub(crate) fn check_stall(field: &str, stall: Option<StallParams>) -> Result<(), RpcError> {
     let after_ms = stall.map(|stall| stall.after_ms);
     if after_ms.is_some_and(|after_ms| after_ms < bounds::STALL_MS) {
         let message = format!("the stall interval must be at least {} ms", bounds::STALL_MS);
-        return Err(RpcError::invalid("stall", message).hint("leave it out for no stall check"));
+        return Err(RpcError::invalid(field, message).hint("leave it out for no stall check"));
     }
-    check_clock("stall", after_ms)
+    check_clock(field, after_ms)
 }
 
 pub(crate) fn check_line(line: &Bytes, shell: Option<&Bytes>) -> Result<(), RpcError> {

@@ -1,12 +1,16 @@
 //! Connections of clients: reading their lines, queueing what goes to them, and closing them. What they may do is in
 //! `access`.
 
+use std::collections::VecDeque;
+
+use belay_protocol::daemon::{ClientInfo, Surface};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::methods::{Call, Notify};
 use belay_protocol::read_json;
 use belay_protocol::rpc::{Answer as AnswerMessage, Notification, Request, RequestId, Version};
 use serde::Serialize;
 
+use super::parts::DelayedLine;
 use super::{Origin, Scope};
 use crate::config::bounds;
 use crate::effect::Effect;
@@ -17,20 +21,33 @@ use crate::runtime::{Core, Stage};
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(super) uid: u32,
+    /// The process that made the connection, and when, in the kernel's ticks.
+    pub(super) pid: i32,
+    pub(super) connected_ticks: u64,
     /// Where the process that made the connection is.
     pub(super) origin: Origin,
     /// In whose name it acts, since its hello; before it, an empty session, which matches nothing.
     pub(super) scope: Scope,
     pub(super) said_hello: bool,
+    /// The program and what it is for its user, since its hello.
+    pub(super) info: Option<ClientInfo>,
+    pub(super) surface: Surface,
     /// Bytes that were sent and have not left yet.
     queued_bytes: usize,
     /// Its subscriptions to output, by number.
     follows: Vec<u64>,
+    /// Parts of replies that it has not kept up with, in order.
+    pub(super) delayed: VecDeque<DelayedLine>,
 }
 
 impl Client {
     pub(crate) const fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// The process that made the connection, and when, in the kernel's ticks.
+    pub(crate) const fn process(&self) -> (i32, u64) {
+        (self.pid, self.connected_ticks)
     }
 
     /// Whether it has not read so much that nothing more is sent to it for now.
@@ -126,11 +143,16 @@ impl<H: Host> Core<H> {
     pub(crate) fn client_connected(&mut self, client: ClientId, uid: u32, ancestors: &[i32], in_task: bool) {
         let state = Client {
             uid,
+            pid: ancestors.first().copied().unwrap_or(0),
+            connected_ticks: self.ctx.host.boot_ticks(),
             origin: self.origin(ancestors, in_task),
             scope: Scope::Session(String::new()),
             said_hello: false,
+            info: None,
+            surface: Surface::default(),
             queued_bytes: 0,
             follows: Vec::new(),
+            delayed: VecDeque::new(),
         };
         tracing::debug!(client = client.0, origin = ?state.origin, "connected");
         self.requests.clients.insert(client, state);
@@ -175,7 +197,10 @@ impl<H: Host> Core<H> {
         let Some(state) = self.requests.clients.get_mut(&client) else { return false };
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
         let has_left = state.queued_bytes == 0 && self.tasks.owes_output(client);
-        has_left || !state.follows.is_empty() || self.events.is_behind(client, self.ctx.journal.last_event())
+        has_left
+            || !state.delayed.is_empty()
+            || !state.follows.is_empty()
+            || self.events.is_behind(client, self.ctx.journal.last_event())
     }
 
     pub(crate) fn client_written(&mut self, client: ClientId, bytes: usize) {
@@ -189,6 +214,7 @@ impl<H: Host> Core<H> {
         if queued_bytes == 0 {
             self.output_has_left(client);
         }
+        self.send_delayed_lines(client);
         self.send_available_to(&follows);
         self.serve_event_follows(client);
     }
@@ -219,6 +245,7 @@ impl<H: Host> Core<H> {
         for client in std::mem::take(&mut self.requests.half_closed) {
             let Some(state) = self.requests.clients.get(&client) else { continue };
             let waits = self.requests.count_of_client(client) > 0
+                || self.requests.has_delayed_lines(client)
                 || state.follows.iter().any(|follow| self.tasks.follow_owes_reply(*follow));
             if waits {
                 self.requests.half_closed.insert(client);

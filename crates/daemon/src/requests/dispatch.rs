@@ -13,7 +13,7 @@ impl<H: Host> Core<H> {
         let Some(client) = self.requests.client(caller.client) else { return Ok(Answer::Sent) };
         if !client.said_hello && !matches!(call, Call::DaemonHello(_)) {
             return Err(RpcError::new(ErrorKind::Version, "the first call of a connection is daemon/hello")
-                .hint("send {\"method\": \"daemon/hello\", \"params\": {\"client\": \"NAME VERSION\", \"protocol\": 1}}"));
+                .hint("send {\"method\": \"daemon/hello\", \"params\": {\"client\": {\"name\": \"NAME\", \"version\": \"VERSION\"}, \"protocol\": 1}}"));
         }
         if self.requests.count_of_client(caller.client) >= bounds::PENDING_PER_CLIENT {
             return Err(RpcError::new(
@@ -35,19 +35,23 @@ impl<H: Host> Core<H> {
             Call::SessionList(params) => self.session_list(caller, &params),
             Call::SessionWait(params) => self.session_wait(caller, &params),
             Call::SessionNotices(params) => self.session_notices(caller, &params),
-            Call::LaneList(_) => Ok(self.lane_list(caller)),
+            Call::LaneList(params) => self.lane_list(caller, &params),
             Call::LaneRelease(params) => self.lane_release(caller, &params),
             Call::ConfigGet(params) => self.config_get(caller, &params),
             Call::ConfigSet(params) => self.config_set(caller, &params),
             Call::TaskStart(params) => self.task_start(caller, *params),
             Call::TaskGet(params) => self.task_get(caller, *params),
             Call::TaskList(params) => self.task_list(caller, *params),
+            Call::TaskPulse(params) => self.task_pulse(caller, *params),
             Call::TaskWait(params) => self.task_wait(caller, *params),
             Call::TaskStop(params) => self.task_stop(caller, *params),
+            Call::TaskPreviewStop(params) => self.task_preview_stop(caller, *params),
+            Call::TaskStopMany(params) => self.task_stop_many(caller, &params),
             Call::TaskDetach(params) => self.task_detach(caller, *params),
             Call::TaskWrite(params) => self.task_write(caller, *params),
             Call::TaskSignal(params) => self.task_signal(caller, *params),
             Call::TaskResize(params) => self.task_resize(caller, *params),
+            Call::TaskSetStall(params) => self.task_set_stall(caller, *params),
             Call::TaskRemove(params) => self.task_remove(caller, *params),
             Call::ShellRead(params) => self.shell_read(caller, *params),
             Call::OutputRead(params) => self.output_read(caller, *params),

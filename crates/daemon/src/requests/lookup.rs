@@ -186,7 +186,7 @@ impl<H: Host> Core<H> {
         };
         self.read_journal(Query::List(filter), move |core, rows| {
             let rows = match rows {
-                Ok(Rows::Tasks(rows)) => rows,
+                Ok(Rows::List(page)) => page.tasks,
                 Ok(_) => Vec::new(),
                 Err(error) => return then(core, Err(error)),
             };

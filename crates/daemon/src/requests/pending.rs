@@ -199,6 +199,7 @@ pending_replies! {
     Writable(crate::tasks::WritableWait),
     Signal(crate::tasks::SignalReply),
     Resize(crate::tasks::ResizeReply),
+    SetStall(crate::tasks::SetStallReply),
     Search(crate::tasks::SearchReply),
     Parse(crate::tasks::ParseReply),
     Events(crate::events::EventsReply),
@@ -246,6 +247,11 @@ impl Requests {
         self.by_task.remove(ended.id(), &id);
         let pending = self.replies.get_mut(&id)?;
         Some((pending.reply.task_ended(ended), pending.reply.awaits_end()))
+    }
+
+    /// The end of this task is reported to a reply, too.
+    pub(crate) fn watch_task(&mut self, task: &str, id: ReplyId) {
+        self.by_task.add(task.to_owned(), id);
     }
 
     fn insert(&mut self, id: ReplyId, pending: Pending) {
@@ -301,6 +307,14 @@ impl<H: Host> Core<H> {
         let id = ReplyId(self.ctx.next_number());
         self.defer_as(Waiter { id, caller }, reply.into(), within_ms);
         id
+    }
+
+    /// Gives a reply at the latest after this time, instead of at its deadline so far.
+    pub(crate) fn set_reply_deadline(&mut self, id: ReplyId, within_ms: u64) {
+        let timer = self.ctx.schedule(within_ms, Timer::Reply(id));
+        let Some(pending) = self.requests.replies.get_mut(&id) else { return self.ctx.cancel(Some(timer)) };
+        let before = pending.deadline.replace(timer);
+        self.ctx.cancel(before);
     }
 
     /// Owes a reply again that was taken out to be given.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use belay_journal::{Batch, DocRow, EventRow, FlushDone, Found, ReadTicket, Rows, TaskRow, WriteBuffer};
+use belay_protocol::Labels;
 use belay_protocol::event::Event;
 
 use crate::config::bounds;
@@ -66,7 +67,8 @@ impl JournalWriter {
 
     // --- recording ---
 
-    pub(crate) fn record(&mut self, now: Moment, event: &Event, lineage: &[String]) -> u64 {
+    /// Records an event. `tags`: what it is found by, as [`tags_column`] makes it.
+    pub(crate) fn record(&mut self, now: Moment, event: &Event, tags: String) -> u64 {
         let seq = self.next_event();
         self.batch.events.push(EventRow {
             seq,
@@ -74,7 +76,7 @@ impl JournalWriter {
             kind: event.kind().name().to_owned(),
             task: event.task().map(str::to_owned),
             session: event.session().map(str::to_owned),
-            lineage: lineage_column(lineage),
+            tags,
             // An event always serialises; if one did not, readers see it as lost.
             body: serde_json::to_string(event).unwrap_or_else(|_| "{}".to_owned()),
         });
@@ -227,14 +229,33 @@ impl JournalWriter {
     }
 }
 
-/// How a lineage stands in the journal: `/outermost/…/innermost/`, empty for none.
-pub(crate) fn lineage_column(lineage: &[String]) -> String {
-    if lineage.is_empty() { String::new() } else { format!("/{}/", lineage.join("/")) }
+/// What a task, session or event is found by in the journal: the ids above it, outermost first, and its labels.
+pub(crate) fn tags_column(lineage: &[String], labels: &Labels) -> String {
+    if lineage.is_empty() && labels.is_empty() {
+        return String::new();
+    }
+    let mut column = String::from("/");
+    for id in lineage {
+        column.push_str(id);
+        column.push('/');
+    }
+    for (key, value) in labels {
+        column.push_str(&label_tag(key, value));
+        column.push('/');
+    }
+    column
+}
+
+/// A label as a tag. No id begins with `@`, and no tag contains a slash.
+pub(crate) fn label_tag(key: &str, value: &str) -> String {
+    let escaped = |text: &str| text.replace('%', "%25").replace('/', "%2F");
+    format!("@{}={}", escaped(key), escaped(value))
 }
 
 impl<H: Host> Core<H> {
     /// Makes everything recorded so far durable, and lets the effects leave that wait for it.
     pub(crate) fn commit(&mut self) -> Result<(), belay_journal::Error> {
+        self.record_session_levels();
         for (task, event) in self.ctx.journal.events_of_tasks() {
             self.tasks.note_event(&task, event);
         }
@@ -290,7 +311,7 @@ impl<H: Host> Core<H> {
 
     /// Whether something was recorded in this step that has to be committed.
     pub(crate) fn has_uncommitted(&self) -> bool {
-        !self.ctx.journal.is_batch_empty() || self.tasks.has_changed()
+        !self.ctx.journal.is_batch_empty() || self.tasks.has_changed() || self.has_unrecorded_levels()
     }
 
     // --- the database behind the buffer ---

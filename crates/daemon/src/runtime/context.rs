@@ -85,8 +85,8 @@ impl<H: Host> Context<H> {
     // --- the journal ---
 
     /// Records an event and returns its number. `lineage`: the ids of everything above its subject, outermost first.
-    pub(crate) fn record(&mut self, event: Event, lineage: &[String]) -> u64 {
-        self.journal.record(self.now, &event, lineage)
+    pub(crate) fn record(&mut self, event: Event, tags: String) -> u64 {
+        self.journal.record(self.now, &event, tags)
     }
 
     // --- numbers ---

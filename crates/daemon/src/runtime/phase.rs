@@ -57,7 +57,7 @@ impl<H: Host> Core<H> {
         }
         self.ctx.phase = Phase::Leaving;
         tracing::info!(why, tasks = self.tasks.len(), stopping = stopped.len(), "leaving");
-        self.ctx.record(Event::DaemonStopping, &[]);
+        self.ctx.record(Event::DaemonStopping, String::new());
         self.refuse_pending_replies(stopped);
     }
 
@@ -79,6 +79,7 @@ impl<H: Host> Core<H> {
         if !self.ctx.journal.has_flushed_last() {
             return;
         }
+        self.send_all_delayed_lines();
         self.ctx.effects.release_delayed();
         self.ctx.effects.push(Stage::Unconditional, Effect::Exit);
     }

@@ -7,7 +7,7 @@ mod output;
 
 use std::collections::HashMap;
 
-use belay_protocol::daemon::{DaemonGcParams, DaemonHelloParams, DaemonStatusParams};
+use belay_protocol::daemon::{ClientInfo, DaemonGcParams, DaemonHelloParams, DaemonStatusParams, Surface};
 use belay_protocol::lane::LaneParams;
 use belay_protocol::life::{ExitStatus, OutputInfo, TaskEnd};
 use belay_protocol::methods::{
@@ -71,7 +71,12 @@ impl Fixture {
 
     fn connect(&mut self, client: ClientId) {
         self.tell(Input::ClientConnected { client, uid: 0, ancestors: vec![7], in_task: false });
-        let hello = DaemonHelloParams { client: "test".to_owned(), protocol: 1, token: None };
+        let hello = DaemonHelloParams {
+            client: ClientInfo::new("test", "1"),
+            protocol: 1,
+            surface: Surface::Api,
+            token: None,
+        };
         self.call::<HelloMethod>(client, &hello);
     }
 

@@ -30,7 +30,7 @@ impl<H: Host> Core<H> {
         let (pid, containment) = (std::process::id(), self.ctx.config.containment.kind.name());
         tracing::info!(version = env!("CARGO_PKG_VERSION"), pid, containment, adopting, "started");
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        self.ctx.record(Event::DaemonStarted { version, adopting }, &[]);
+        self.ctx.record(Event::DaemonStarted { version, adopting }, String::new());
         for row in loaded.live {
             let id = row.id.clone();
             match StoredTask::from_row(row) {
@@ -119,8 +119,8 @@ impl<H: Host> Core<H> {
         tracing::info!(task = id, shim, queued, "adopted");
         if let Some(task) = self.tasks.get(id) {
             let (task_id, session) = (id.to_owned(), task.session().to_owned());
-            let lineage = task.stored().doc.lineage.clone();
-            self.ctx.record(Event::TaskAdopted { task: task_id, session }, &lineage);
+            let tags = task.stored().tags();
+            self.ctx.record(Event::TaskAdopted { task: task_id, session }, tags);
         }
         self.await_caller(id);
         self.update_stall_exemption(Some(id));

@@ -36,6 +36,7 @@ impl<H: Host> Core<H> {
     fn shim_hello(&mut self, id: ShimId, hello: Hello) {
         let known = self.shims.update(id, |shim| {
             shim.process = Some(hello.process);
+            shim.protocol = hello.protocol;
             shim.cgroup.clone_from(&hello.cgroup);
             (shim.is_orphan, shim.stage == ShimStage::AwaitingHello && shim.task.is_some(), shim.task.clone())
         });

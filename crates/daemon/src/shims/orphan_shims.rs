@@ -6,10 +6,10 @@ use std::collections::HashSet;
 
 use belay_journal::{Query, Rows};
 use belay_model::{Kind, State, TaskId};
-use belay_protocol::Bytes;
 use belay_protocol::event::Event;
 use belay_protocol::shim::{Hello, ProcessId, SHIM_PROTOCOL, Spec, ToShim};
 use belay_protocol::task::{AgentInfo, OnDisconnect, ShellInfo, TaskSpecInfo, TaskStatus, TerminalSize};
+use belay_protocol::{Bytes, Labels};
 use belay_record::convert::policy_from_wire;
 
 use super::{Shim, ShimStage};
@@ -99,8 +99,11 @@ impl<H: Host> Core<H> {
             found: Some("its shim was running and the journal did not know it".to_owned()),
         };
         self.ctx.journal.put_task(&stored);
-        self.ctx.record(created, &[]);
-        self.ctx.record(Event::TaskAdopted { task: id.to_owned(), session: stored.session.clone() }, &[]);
+        self.ctx.record(created, String::new());
+        self.ctx.record(
+            Event::TaskAdopted { task: id.to_owned(), session: stored.session.clone() },
+            String::new(),
+        );
         self.ctx.notice(format!("task {id} was running and not in the journal: imported"), "");
         let policy = policy_from_wire(&stored.doc.clocks, stored.doc.detached);
         let state = State::new(stored.doc.detached);
@@ -127,6 +130,9 @@ impl<H: Host> Core<H> {
             on_disconnect: OnDisconnect::default(),
             clocks: spec.clocks,
             lineage: Vec::new(),
+            labels: Labels::new(),
+            started_by: String::new(),
+            client: None,
             keep: false,
             lane: None,
             budgets: spec.budgets,
@@ -141,6 +147,7 @@ impl<H: Host> Core<H> {
             leader: None,
             leader_exit: None,
             attempt: TaskDoc::no_attempt_yet(&spec.clocks),
+            stall_set: None,
             stalled: None,
             seen: 0,
             last_event: 0,

@@ -3,7 +3,7 @@
 
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::session::{OnSessionEnd, SessionDefaults};
-use belay_protocol::task::{NoLimit, OnTimeout, TaskStartParams};
+use belay_protocol::task::{NoLimit, OnStall, OnTimeout, StallParams, TaskStartParams};
 
 use crate::host::Host;
 use crate::owners::{STANDING, Session};
@@ -120,6 +120,13 @@ fn check_within(
             "the session's tasks end with it, and a task inside the session cannot change that".to_owned(),
         );
     }
+    let stops = |stall: Option<StallParams>| stall.is_some_and(|stall| stall.policy == OnStall::Stop);
+    if params.stall.is_some() && stops(defaults.stall) && !stops(params.stall) {
+        return refuse(
+            "stall",
+            "the session stops tasks that make no progress, and does not allow less".to_owned(),
+        );
+    }
     let detaches = params.on_timeout == Some(OnTimeout::Detach);
     if detaches && defaults.timeout_ms.is_some() && defaults.on_timeout != Some(OnTimeout::Detach) {
         return refuse(
@@ -131,6 +138,7 @@ fn check_within(
         (NoLimit::Timeout, defaults.timeout_ms),
         (NoLimit::Ttl, defaults.ttl_ms),
         (NoLimit::Silence, defaults.silence_ms),
+        (NoLimit::Stall, defaults.stall.map(|stall| stall.after_ms)),
     ] {
         if let Some(most) = most.filter(|_| params.no_limits.contains(&none)) {
             return refuse(
@@ -143,6 +151,7 @@ fn check_within(
         ("timeout_ms", params.timeout_ms, defaults.timeout_ms),
         ("ttl_ms", params.ttl_ms, defaults.ttl_ms),
         ("silence_ms", params.silence_ms, defaults.silence_ms),
+        ("stall", params.stall.map(|stall| stall.after_ms), defaults.stall.map(|stall| stall.after_ms)),
         ("grace_ms", params.grace_ms, defaults.grace_ms),
         ("output_limit_bytes", params.output_limit_bytes, defaults.output_limit_bytes),
     ] {

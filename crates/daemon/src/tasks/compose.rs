@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 
 use belay_model::{Kind, Policy, TaskId};
+use belay_protocol::daemon::ClientInfo;
 use belay_protocol::error::RpcError;
 use belay_protocol::shim::{Clocks, Rlimit, Start};
 use belay_protocol::task::{
@@ -20,6 +21,20 @@ use crate::host::Host;
 use crate::keyed_hash;
 use crate::requests::make_token;
 use crate::runtime::Core;
+
+/// Who starts a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Starter {
+    pub(crate) actor: String,
+    pub(crate) client: Option<ClientInfo>,
+}
+
+impl Starter {
+    /// The daemon itself, when it runs a hook.
+    pub(crate) fn hook() -> Self {
+        Self { actor: "hook".to_owned(), client: None }
+    }
+}
 
 /// A command ready to be executed, and its text as typed in a shell.
 #[derive(Debug)]
@@ -61,6 +76,7 @@ impl<H: Host> Core<H> {
         params: &TaskStartParams,
         command: PreparedCommand,
         place: Place,
+        starter: Starter,
         fingerprint: Option<String>,
     ) -> Result<(StoredTask, Box<Start>), RpcError> {
         let kind = match params.spec.kind() {
@@ -86,6 +102,9 @@ impl<H: Host> Core<H> {
             fingerprint,
             proof: keyed_hash::keyed(&self.ctx.key, token.as_bytes()),
             lineage,
+            labels: params.labels.clone(),
+            started_by: starter.actor,
+            client: starter.client,
             keep: params.keep,
             lane: None,
             boot: self.ctx.boot.clone(),
@@ -94,6 +113,7 @@ impl<H: Host> Core<H> {
             leader: None,
             leader_exit: None,
             attempt: TaskDoc::no_attempt_yet(&clocks),
+            stall_set: None,
             stalled: None,
             seen: 0,
             last_event: 0,
@@ -163,7 +183,7 @@ fn clocks(params: &TaskStartParams, limits: Limits) -> Clocks {
         ttl_ms: limits.ttl_ms,
         silence_ms: limits.silence_ms,
         grace_ms: limits.grace_ms,
-        stall: params.stall,
+        stall: limits.stall,
         kill_ms: Policy::DEFAULT_KILL_MS,
         retries: params.retries,
         retry_delay_ms: params.retry_delay_ms.unwrap_or(Policy::DEFAULT_RETRY_DELAY_MS),

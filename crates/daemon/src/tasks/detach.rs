@@ -76,7 +76,7 @@ impl<H: Host> Core<H> {
             session: task.stored.session.clone(),
             by: by.clone(),
         };
-        self.ctx.journal.record(self.ctx.now, &event, &task.stored.doc.lineage);
+        self.ctx.journal.record(self.ctx.now, &event, task.stored.tags());
         self.tasks.update(id, |task| {
             task.state = step(&task.policy, task.state.clone(), Event::Detach).state;
             task.stored.doc.detached_by = Some(by);

@@ -130,6 +130,7 @@ impl<H: Host> Core<H> {
     fn complete_reply(&mut self, reply: ReplyId, ended: &TaskEnded) {
         let Some((progress, awaits_end)) = self.requests.report_end(reply, ended) else { return };
         if progress == Progress::Keep {
+            self.send_receipts(reply);
             return self.wait_sees_end(reply);
         }
         let Some((waiter, pending)) = self.take_any_reply(reply) else { return };

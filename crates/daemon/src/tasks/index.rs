@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use belay_model::{Event, step};
+use belay_model::{Event, SessionId, step};
 use belay_protocol::session::SessionCounts;
 use belay_protocol::shim::Start;
 use belay_protocol::task::{TaskKind, TaskStatus};
@@ -59,7 +59,19 @@ impl Contribution {
     }
 }
 
+/// Remembers a session that was drained or became busy. The standing session and tasks are not remembered.
+fn note_level(changed: &mut BTreeSet<String>, owner: &str, was_drained: bool, tally: &Tally) {
+    if was_drained != tally.is_drained() && SessionId::is_prefix(owner) {
+        changed.insert(owner.to_owned());
+    }
+}
+
 impl Tally {
+    /// Whether nothing works. A stalled task does not count as work.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.counts.agents + self.counts.shells == self.counts.stalled
+    }
+
     fn apply(&mut self, part: Contribution, change: impl Fn(&mut u64)) {
         change(&mut self.total);
         change(match part.kind {
@@ -94,6 +106,7 @@ impl Tasks {
             token_of: HashMap::new(),
             recent: VecDeque::new(),
             changed: BTreeSet::new(),
+            levels_changed: BTreeSet::new(),
             progressed: Vec::new(),
             detached: Vec::new(),
             awaiting_shim: VecDeque::new(),
@@ -206,7 +219,9 @@ impl Tasks {
         for owner in task.stored.owners() {
             self.members.remove(owner, id);
             if let (Some(tally), Some(part)) = (self.tallies.get_mut(owner), task.counted) {
+                let was_drained = tally.is_drained();
                 tally.apply(part, |count| *count -= 1);
+                note_level(&mut self.levels_changed, owner, was_drained, tally);
                 if tally.total == 0 {
                     self.tallies.remove(owner);
                 }
@@ -250,10 +265,12 @@ impl Tasks {
         }
         for owner in task.stored.owners() {
             let tally = self.tallies.entry(owner.to_owned()).or_default();
+            let was_drained = tally.is_drained();
             if let Some(before) = before {
                 tally.apply(before, |count| *count -= 1);
             }
             tally.apply(now, |count| *count += 1);
+            note_level(&mut self.levels_changed, owner, was_drained, tally);
         }
     }
 
@@ -295,6 +312,14 @@ impl Tasks {
 
     pub(crate) fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
+    }
+
+    pub(crate) fn has_changed_levels(&self) -> bool {
+        !self.levels_changed.is_empty()
+    }
+
+    pub(crate) fn take_changed_levels(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.levels_changed)
     }
 
     // --- tasks that have just ended ---

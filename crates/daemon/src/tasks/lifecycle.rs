@@ -9,7 +9,7 @@ use belay_protocol::life::{
 use belay_protocol::shim::{EndRecord, LifeEvent, LifeItem};
 use belay_protocol::task::TaskStatus;
 use belay_record::EndFile;
-use belay_record::convert::{Wire as _, event_from_wire, status};
+use belay_record::convert::{Wire as _, event_from_wire, stall_from_wire, status};
 
 use super::{StopRequest, task_events};
 use crate::effect::{Effect, LostTask, LostTree, Reaped, WithoutEndFile};
@@ -42,6 +42,9 @@ impl<H: Host> Core<H> {
             let doc = &mut task.stored.doc;
             let before = task.state.clone();
             let was_detached = before.detached();
+            if let LifeEvent::StallSet { stall } = &item.event {
+                task.policy.stall = stall.map(stall_from_wire);
+            }
             task.state = step(&task.policy, before, event_from_wire(item.event.clone())).state;
             doc.apply(&item.event, &task.state, Timestamp(item.at_ms));
             if let Some(end) = &item.end {
@@ -67,6 +70,9 @@ impl<H: Host> Core<H> {
             self.ctx.crash_point(if ended { CrashPoint::BeforeEnd } else { CrashPoint::BeforeLife });
             self.record_life_event(id, &item.event, ended);
         }
+        if let LifeEvent::StallSet { .. } = item.event {
+            self.stall_was_set(id);
+        }
         if ended {
             self.task_ended(id);
         } else {
@@ -83,9 +89,9 @@ impl<H: Host> Core<H> {
                 task: stored.id.clone(),
                 session: stored.session.clone(),
                 evidence: (**evidence).clone(),
-                policy: stored.doc.clocks.stall.map(|stall| stall.policy),
+                policy: stored.doc.stall().map(|stall| stall.policy),
             };
-            self.ctx.journal.record(self.ctx.now, &stalled, &stored.doc.lineage);
+            self.ctx.journal.record(self.ctx.now, &stalled, stored.tags());
         }
         let event = if ended {
             Some(task_events::ended(stored))
@@ -94,7 +100,7 @@ impl<H: Host> Core<H> {
         };
         if let Some(event) = event {
             log_stop_at_limit(&event);
-            self.ctx.journal.record(self.ctx.now, &event, &stored.doc.lineage);
+            self.ctx.journal.record(self.ctx.now, &event, stored.tags());
         }
         if !ended {
             self.tasks.mark_changed(id);
@@ -212,7 +218,7 @@ impl<H: Host> Core<H> {
         if !matches!(task.state, State::Stopping(_)) {
             let cause = Cause::Asked(order.clone());
             let stopping = task_events::stopping(&task.stored, order.level, &cause);
-            self.ctx.journal.record(self.ctx.now, &stopping, &task.stored.doc.lineage);
+            self.ctx.journal.record(self.ctx.now, &stopping, task.stored.tags());
         }
         let outcome = if survivors.is_empty() {
             Outcome::Cancelled { order, exit }
@@ -258,7 +264,7 @@ impl<H: Host> Core<H> {
             task.stored.doc.end = Some(record);
         });
         let Some(task) = self.tasks.get(id) else { return };
-        self.ctx.journal.record(self.ctx.now, &task_events::ended(&task.stored), &task.stored.doc.lineage);
+        self.ctx.journal.record(self.ctx.now, &task_events::ended(&task.stored), task.stored.tags());
         self.task_ended(id);
     }
 }

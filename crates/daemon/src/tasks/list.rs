@@ -3,24 +3,37 @@
 
 use std::cmp::Reverse;
 
-use belay_journal::{Query, Rows, TaskFilter};
+use belay_journal::{Query, RowPredicate, Rows, TaskFilter, TaskPage, TaskRow};
 use belay_protocol::error::RpcError;
-use belay_protocol::task::{TaskInfo, TaskListParams};
+use belay_protocol::labels::{check_labels, has_labels};
+use belay_protocol::task::{TaskInfo, TaskListParams, TaskStatus};
+use belay_protocol::{Labels, Timestamp};
 use serde::{Serialize, Serializer};
 
 use super::{StoredTask, Task, ended_info};
 use crate::config::bounds;
 use crate::effect::SampleItem;
 use crate::host::Host;
-use crate::requests::check::at_most;
-use crate::requests::{Answer, Caller, Scope};
-use crate::runtime::Core;
+use crate::requests::check::{at_most, check_text};
+use crate::requests::{Answer, Caller, Scope, internal};
+use crate::runtime::{Core, label_tag};
+
+/// How many ended tasks one page of a filtered list looks at: the next page goes on behind them.
+const EXAMINED: usize = 10_000;
 
 /// What a list asks for, checked.
 #[derive(Clone, Debug)]
 struct Wanted {
     scope: Scope,
+    status: Vec<TaskStatus>,
     session: Option<String>,
+    lane: Option<String>,
+    name: Option<String>,
+    /// In lower case.
+    text: Option<String>,
+    actor: Option<String>,
+    labels: Labels,
+    ended_before: Option<Timestamp>,
     before: Option<u64>,
     limit: usize,
 }
@@ -28,9 +41,59 @@ struct Wanted {
 impl Wanted {
     fn includes(&self, stored: &StoredTask) -> bool {
         self.before.is_none_or(|before| stored.number < before)
-            && self.session.as_ref().is_none_or(|session| stored.owners().any(|owner| owner == session))
             && self.scope.covers_task(stored)
+            && self.name.as_ref().is_none_or(|name| stored.name.as_ref() == Some(name))
+            && has_labels(&self.labels, &stored.doc.labels)
+            && self
+                .ended_before
+                .is_none_or(|before| stored.doc.end.as_ref().is_some_and(|end| end.ended_at_ms < before.0))
+            && self.matches_document(stored)
     }
+
+    /// The part of the filter that only the document of a task can answer.
+    fn matches_document(&self, stored: &StoredTask) -> bool {
+        let doc = &stored.doc;
+        let seat = doc.lane.as_ref().map(|seat| seat.name.as_str());
+        (self.status.is_empty() || self.status.contains(&doc.status))
+            && self.session.as_ref().is_none_or(|session| stored.owners().any(|owner| owner == session))
+            && self.lane.as_deref().is_none_or(|lane| seat == Some(lane))
+            && self.text.as_deref().is_none_or(|text| contains_text(stored, text))
+            && self.actor.as_deref().is_none_or(|actor| doc.started_by.contains(actor))
+    }
+
+    fn needs_document(&self) -> bool {
+        !self.status.is_empty()
+            || self.session.is_some()
+            || self.lane.is_some()
+            || self.text.is_some()
+            || self.actor.is_some()
+    }
+
+    /// The same for ended tasks in the journal. What its columns cannot answer is asked of each row, on the reader's thread.
+    fn of_journal(&self) -> TaskFilter {
+        let wanted = self.clone();
+        let matches = move |row: &TaskRow| {
+            StoredTask::from_row(row.clone()).is_ok_and(|stored| wanted.matches_document(&stored))
+        };
+        TaskFilter {
+            ended: Some(true),
+            ended_before_ms: self.ended_before.map(|before| before.0),
+            before: self.before,
+            limit: self.limit,
+            session: None,
+            parent: None,
+            name: self.name.clone(),
+            scope: self.scope.id().map(str::to_owned),
+            tags: self.labels.iter().map(|(key, value)| label_tag(key, value)).collect(),
+            predicate: self.needs_document().then(|| RowPredicate::new(matches)),
+            max_examined: self.needs_document().then_some(EXAMINED),
+        }
+    }
+}
+
+fn contains_text(stored: &StoredTask, lower: &str) -> bool {
+    let contains = |text: &str| text.to_lowercase().contains(lower);
+    contains(&stored.doc.command) || stored.name.as_deref().is_some_and(contains) || stored.id.contains(lower)
 }
 
 /// A task of a list, before it is described.
@@ -80,22 +143,14 @@ struct Sent<T> {
 
 impl<H: Host> Core<H> {
     pub(crate) fn task_list(&mut self, caller: &Caller, params: TaskListParams) -> Result<Answer, RpcError> {
-        let scope = self.scope(caller);
-        let wanted = Wanted {
-            limit: at_most("limit", params.limit, bounds::LIST_ITEMS)?,
-            before: params.cursor.as_deref().map(read_cursor).transpose()?,
-            session: params.session.as_ref().map(|text| self.find_session(&scope, text)).transpose()?,
-            scope,
-        };
-        if !params.all {
+        let with_ended = params.all
+            || params.ended_before.is_some()
+            || params.status.iter().any(|status| status.is_ended());
+        let wanted = self.check_list(caller, params)?;
+        if !with_ended {
             return Ok(self.answer_list(caller, &wanted, Vec::new(), None));
         }
-        let filter = TaskFilter {
-            ended: Some(true),
-            before: wanted.before,
-            limit: wanted.limit + 1,
-            ..TaskFilter::default()
-        };
+        let filter = wanted.of_journal();
         self.await_worker(caller, |core, finish| {
             core.read_journal(Query::List(filter), move |core, rows| {
                 let make =
@@ -106,20 +161,35 @@ impl<H: Host> Core<H> {
         Ok(Answer::Later)
     }
 
+    fn check_list(&self, caller: &Caller, params: TaskListParams) -> Result<Wanted, RpcError> {
+        let scope = self.scope(caller);
+        check_labels("labels", &params.labels)?;
+        check_text("text", params.text.as_deref(), bounds::REASON_BYTES)?;
+        Ok(Wanted {
+            limit: at_most("limit", params.limit, bounds::LIST_ITEMS)?,
+            before: params.cursor.as_deref().map(read_cursor).transpose()?,
+            session: params.session.as_ref().map(|text| self.find_session(&scope, text)).transpose()?,
+            scope,
+            status: params.status,
+            lane: params.lane,
+            name: params.name,
+            text: params.text.map(|text| text.to_lowercase()),
+            actor: params.actor,
+            labels: params.labels,
+            ended_before: params.ended_before,
+        })
+    }
+
     fn list_with_ended(
         &mut self,
         caller: &Caller,
         wanted: &Wanted,
         rows: Result<Rows, RpcError>,
     ) -> Result<Answer, RpcError> {
-        let rows = match rows? {
-            Rows::Tasks(rows) => rows,
-            _ => Vec::new(),
-        };
         // The journal may have more than was read of it: what is older than that belongs to a later page.
-        let floor = rows.get(wanted.limit).map(|row| row.number);
+        let Rows::List(TaskPage { tasks, floor }) = rows? else { return Err(internal()) };
         let unwritten = self.ctx.journal.unwritten_ends().cloned();
-        let kept = rows.into_iter().filter(|row| !self.ctx.journal.is_being_removed(&row.id));
+        let kept = tasks.into_iter().filter(|row| !self.ctx.journal.is_being_removed(&row.id));
         let ended = kept.chain(unwritten).filter_map(|row| StoredTask::from_row(row).ok());
         let ended = ended.filter(|stored| wanted.includes(stored) && !self.tasks.contains(&stored.id));
         let ended: Vec<StoredTask> = ended.collect();
@@ -167,15 +237,15 @@ impl<H: Host> Core<H> {
 
     fn page(&self, wanted: &Wanted, ended: Vec<StoredTask>, floor: Option<u64>) -> Page<'_> {
         let live = self.tasks.newest_first(wanted.before).filter(|task| wanted.includes(&task.stored));
-        let live = live.take_while(|task| floor.is_none_or(|floor| task.stored.number > floor));
+        let live = live.take_while(|task| floor.is_none_or(|floor| task.stored.number >= floor));
         let mut listed: Vec<Listed<'_>> = live.take(wanted.limit + 1).map(Listed::Live).collect();
-        let ended = ended.into_iter().filter(|stored| floor.is_none_or(|floor| stored.number > floor));
+        let ended = ended.into_iter().filter(|stored| floor.is_none_or(|floor| stored.number >= floor));
         listed.extend(ended.map(|stored| Listed::Ended(Box::new(stored))));
         listed.sort_unstable_by_key(|task| Reverse(task.number()));
         let fit = fitting(&listed).min(wanted.limit);
         let cut = listed.get(fit).and_then(|_| listed.get(fit - 1)).map(Listed::number);
         listed.truncate(fit);
-        let next_cursor = cut.or(floor.map(|floor| floor + 1)).map(|number| number.to_string());
+        let next_cursor = cut.or(floor).map(|number| number.to_string());
         Page { listed, as_of: self.ctx.journal.last_event(), next_cursor }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use belay_protocol::Timestamp;
 use belay_protocol::life::OutputInfo;
 use belay_record::{LogReader, MemoryLog};
 
@@ -64,7 +65,8 @@ impl KeptMemory {
 /// The sums of a log, as far as it is kept.
 pub(crate) fn output_info(log: &LogReader, on_disk: bool) -> OutputInfo {
     let (bytes, first) = (log.end(), log.first());
-    OutputInfo { bytes, gaps: log.gaps(), first, on_disk: on_disk && bytes > 0 }
+    let last_at = log.last_run_at_ms().ok().flatten().map(Timestamp);
+    OutputInfo { bytes, gaps: log.gaps(), first, on_disk: on_disk && bytes > 0, last_at }
 }
 
 impl Task {

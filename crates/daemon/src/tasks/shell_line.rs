@@ -1,6 +1,8 @@
 //! Shell lines before their start: which lines have to be parsed, and how the result changes the
 //! start. Parsing is done in a separate process; a line that cannot be parsed runs as written.
 
+use std::collections::HashSet;
+
 use belay_protocol::Bytes;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::shell::{LineInfo, LineVerdict, ShellReadParams, ShellReadResult};
@@ -35,6 +37,13 @@ pub(super) fn with_set(env: &[Bytes], set: &[(&[u8], &[u8])]) -> Vec<Bytes> {
     let inherited = env.iter().filter(|entry| !is_set(entry)).cloned();
     let added = set.iter().map(|(name, value)| Bytes([*name, b"=", *value].concat()));
     inherited.chain(added).collect()
+}
+
+/// Inherited variables, then those that replace variables of the same name.
+pub(super) fn inherited_first(inherited: Vec<Bytes>, own: Vec<Bytes>) -> Vec<Bytes> {
+    let name = |entry: &Bytes| entry.0.split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
+    let replaced: HashSet<Vec<u8>> = own.iter().map(name).collect();
+    inherited.into_iter().filter(|entry| !replaced.contains(&name(entry))).chain(own).collect()
 }
 
 /// The information about a parsed line that is shown with its task. None for a plain line.

@@ -48,7 +48,7 @@ impl<H: Host> Core<H> {
             core.check_fence(caller, &task)?;
             let task = core.tasks.get(task.id()).ok_or_else(not_running)?;
             let shim = task.shim.ok_or_else(not_running)?;
-            let (id, lineage) = (task.id().to_owned(), task.stored.doc.lineage.clone());
+            let (id, tags) = (task.id().to_owned(), task.stored.tags());
             let event = Event::TaskSignalled {
                 task: id.clone(),
                 session: task.session().to_owned(),
@@ -57,7 +57,7 @@ impl<H: Host> Core<H> {
             };
             let reply = SignalReply { task: id };
             let ask = core.defer_reply(caller.clone(), reply, Some(bounds::SHIM_ANSWER_MS));
-            core.ctx.record(event, &lineage);
+            core.ctx.record(event, tags);
             core.ctx.tell_shim(shim, ToShim::Signal { ask: ask.0, signal: signal.as_raw() });
             Ok(Answer::Later)
         })

@@ -11,7 +11,7 @@ impl<H: Host> Core<H> {
     /// Only shims of tasks with a stall limit get the message.
     pub(crate) fn update_stall_exemption(&mut self, id: Option<&str>) {
         let Some(task) = id.and_then(|id| self.tasks.get(id)) else { return };
-        let Some(shim) = task.shim.filter(|_| task.stored.doc.clocks.stall.is_some()) else { return };
+        let Some(shim) = task.shim.filter(|_| task.stored.doc.stall().is_some()) else { return };
         let on = self.tasks.has_children(task.id());
         if self.shims.set_waits_on_children(shim, on) {
             self.ctx.tell_shim(shim, ToShim::Excuse { on });

@@ -22,7 +22,7 @@ use crate::input::ShimId;
 use crate::keyed_hash;
 use crate::owners::Entering;
 use crate::requests::check::check;
-use crate::requests::{Answer, Caller, DetachAnswer, Reply, Scope, Waiter, internal, loggable_cause};
+use crate::requests::{Answer, Caller, Client, DetachAnswer, Reply, Scope, Waiter, internal, loggable_cause};
 use crate::runtime::Core;
 
 /// A start whose caller waits for the task to start, or to end.
@@ -84,9 +84,10 @@ impl<H: Host> Core<H> {
     pub(crate) fn task_start(
         &mut self,
         caller: &Caller,
-        params: TaskStartParams,
+        mut params: TaskStartParams,
     ) -> Result<Answer, RpcError> {
         check(&params)?;
+        self.inherit_environment(caller, &mut params)?;
         match self.parse_first(caller, params) {
             Some(params) => self.start_parsed(caller, params, None),
             None => Ok(Answer::Later),
@@ -101,6 +102,7 @@ impl<H: Host> Core<H> {
         parsed: Option<ShellReadResult>,
     ) -> Result<Answer, RpcError> {
         self.refuse_when_leaving()?;
+
         params.token = params.token.map(|token| scoped_token(&self.scope(caller), token));
         let fingerprint = params.token.is_some().then(|| keyed_hash::of_start(&self.ctx.key, &params));
         let known = params.token.as_deref().and_then(|token| self.tasks.by_token(token)).map(str::to_owned);
@@ -108,6 +110,22 @@ impl<H: Host> Core<H> {
             (Some(known), Some(fingerprint)) => self.start_known(caller, params, parsed, &known, fingerprint),
             (_, fingerprint) => self.start_new(caller, params, parsed, fingerprint),
         }
+    }
+
+    /// Puts the environment of the caller's process before the variables of the start, if that is asked for.
+    fn inherit_environment(&self, caller: &Caller, params: &mut TaskStartParams) -> Result<(), RpcError> {
+        if !std::mem::take(&mut params.inherit_env) {
+            return Ok(());
+        }
+        let process = self.requests.client(caller.client).map_or((0, 0), Client::process);
+        let inherited = self.ctx.host.environment_of(process.0, process.1).map_err(|error| {
+            let message = format!("the environment of process {} cannot be read: {error}", process.0);
+            RpcError::new(ErrorKind::WrongState, message)
+                .field("inherit_env")
+                .hint("send the whole environment in env instead")
+        })?;
+        params.env = shell_line::inherited_first(inherited, std::mem::take(&mut params.env));
+        Ok(())
     }
 
     fn start_new(
@@ -137,7 +155,8 @@ impl<H: Host> Core<H> {
         self.refresh_settings();
         let place = self.check_admission(caller, &params)?;
         let command = self.prepare_command(&params);
-        let (mut stored, mut start) = self.compose(&params, command, place, fingerprint)?;
+        let (mut stored, mut start) =
+            self.compose(&params, command, place, self.starter(caller), fingerprint)?;
         if let Some(shell) = stored.doc.spec.shell_mut() {
             shell.line = line;
         }
@@ -205,7 +224,7 @@ impl<H: Host> Core<H> {
             parent: stored.parent.clone(),
             found: None,
         };
-        stored.doc.last_event = self.ctx.record(created, &stored.doc.lineage);
+        stored.doc.last_event = self.ctx.record(created, stored.tags());
         if let Some(entering) = entering {
             self.record_entering(&mut stored, entering);
         }

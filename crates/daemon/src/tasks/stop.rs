@@ -5,7 +5,7 @@ use belay_model::{Level, Outcome, State, StopOrder};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::lane::LaneFenceInfo;
-use belay_protocol::life::{OutputInfo, StopReceipt};
+use belay_protocol::life::{OutputInfo, StopLevel, StopReceipt};
 use belay_protocol::shim::{EndRecord, ToShim};
 use belay_protocol::task::{StopVerdict, TaskInfo, TaskStatus, TaskStopParams, TaskStopResult};
 use belay_record::convert::Wire as _;
@@ -18,6 +18,15 @@ use crate::host::{CrashPoint, Host};
 use crate::requests::check::{check_clock, check_text};
 use crate::requests::{Answer, Caller, Reply, Waiter};
 use crate::runtime::{Core, Stage};
+
+/// How a stop is asked for, in every call that stops tasks by id.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StopRequestParams<'a> {
+    pub(super) level: Option<StopLevel>,
+    pub(super) grace_ms: Option<u64>,
+    pub(super) reason: Option<&'a str>,
+    pub(super) actor: Option<&'a str>,
+}
 
 /// A stop whose caller waits for the receipt.
 #[derive(Debug)]
@@ -48,12 +57,18 @@ impl Reply for StopReply {
 
 impl<H: Host> Core<H> {
     pub(crate) fn task_stop(&mut self, caller: &Caller, params: TaskStopParams) -> Result<Answer, RpcError> {
-        check_text("actor", params.actor.as_deref(), bounds::NAME_BYTES)?;
-        check_reason(params.reason.as_deref())?;
-        check_clock("grace_ms", params.grace_ms)?;
+        let order = self.stop_order(
+            caller,
+            StopRequestParams {
+                level: params.level,
+                grace_ms: params.grace_ms,
+                reason: params.reason.as_deref(),
+                actor: params.actor.as_deref(),
+            },
+        )?;
         let id = params.id.clone();
         self.with_task_or_error(caller, &id, move |core, caller, found| match found {
-            Ok(task) => core.stop_found(caller, &params, &task),
+            Ok(task) => core.stop_found(caller, &params, order, &task),
             Err(error) => {
                 if error.data.kind == ErrorKind::NotPermitted {
                     tracing::info!(actor = core.actor(caller, None), cause = error.message, "stop refused");
@@ -63,10 +78,25 @@ impl<H: Host> Core<H> {
         })
     }
 
+    /// Checks how a stop is asked for.
+    pub(super) fn stop_order(
+        &self,
+        caller: &Caller,
+        params: StopRequestParams<'_>,
+    ) -> Result<StopOrder, RpcError> {
+        check_text("actor", params.actor, bounds::NAME_BYTES)?;
+        check_reason(params.reason)?;
+        check_clock("grace_ms", params.grace_ms)?;
+        let level = params.level.map_or(Level::Terminate, Level::from_wire);
+        let actor = self.actor(caller, params.actor);
+        Ok(StopOrder { grace_ms: params.grace_ms, ..StopOrder::new(level, actor, params.reason) })
+    }
+
     fn stop_found(
         &mut self,
         caller: &Caller,
         params: &TaskStopParams,
+        order: StopOrder,
         task: &TaskRef,
     ) -> Result<Answer, RpcError> {
         let id = task.id();
@@ -75,10 +105,6 @@ impl<H: Host> Core<H> {
             TaskRef::Ended(stored) => Some(&**stored),
         };
         let stored = stored.ok_or_else(|| not_found(id))?;
-        let level = params.level.map_or(Level::Terminate, Level::from_wire);
-        let actor = self.actor(caller, params.actor.as_deref());
-        let order =
-            StopOrder { grace_ms: params.grace_ms, ..StopOrder::new(level, actor, params.reason.as_deref()) };
         let ended = matches!(task, TaskRef::Ended(_)).then(|| already_ended(&ended_info(stored)));
         let fenced = self.fence_owner(caller, id, &order, params.fence);
         if params.cascade {
@@ -167,7 +193,7 @@ impl<H: Host> Core<H> {
     }
 
     /// How long the process tree may take before it is killed.
-    fn stop_patience_ms(&self, id: &str, order: &StopOrder) -> u64 {
+    pub(super) fn stop_patience_ms(&self, id: &str, order: &StopOrder) -> u64 {
         let Some(task) = self.tasks.get(id) else { return 0 };
         let grace = order.grace_ms.unwrap_or(task.policy.grace_ms);
         let levels =

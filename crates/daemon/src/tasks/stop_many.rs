@@ -1,24 +1,35 @@
-//! Stops of several tasks with one reply: a task with everything below it, the tasks of a session
-//! that ends, or all tasks of a daemon that exits.
+//! Stops of several tasks with one reply: tasks by id, a task with everything below it, the tasks of a session
+//! that ends, or all tasks of a daemon that exits. The receipt of each is sent when the task has ended.
 
 use std::collections::BTreeSet;
 
 use belay_model::StopOrder;
+use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::lane::LaneFenceInfo;
-use belay_protocol::task::{StopVerdict, TaskStopResult};
+use belay_protocol::methods::notifications::TaskStopped;
+use belay_protocol::task::{
+    StopCounts, StopFence, StopVerdict, TaskStopManyParams, TaskStopManyResult, TaskStopResult,
+    TaskStoppedNotification,
+};
 
-use super::TaskEnded;
-use super::stop::stop_result;
+use super::stop::{StopRequestParams, stop_result};
+use super::{TaskEnded, TaskRef, ended_info};
+use crate::config::bounds;
 use crate::host::Host;
-use crate::requests::{Answer, Caller, Progress, Reply, ReplyId, Waiter};
+use crate::requests::{Answer, Caller, Progress, Reply, ReplyId, Requests, Waiter};
 use crate::runtime::{Core, Work};
 
 /// Several stops with one reply.
 #[derive(Debug)]
 pub(crate) struct StopManyReply {
-    done: Vec<TaskStopResult>,
+    /// How the stops went that are over.
+    counts: StopCounts,
+    /// The receipts that have not been sent yet.
+    unsent: Vec<TaskStopResult>,
     /// The tasks that are being stopped now.
     open: BTreeSet<String>,
+    /// How many tasks are still being looked up.
+    looked_up: usize,
     order: StopOrder,
     then: AfterStops,
 }
@@ -26,6 +37,8 @@ pub(crate) struct StopManyReply {
 /// What follows when the tasks have ended.
 #[derive(Debug)]
 pub(crate) enum AfterStops {
+    /// The caller gets the counts.
+    Reply,
     /// The daemon exits.
     Leave,
     /// The tasks on the level above are stopped next, up to the root.
@@ -42,7 +55,18 @@ pub(crate) enum AfterStops {
 
 impl StopManyReply {
     pub(crate) fn new(open: &[String], order: StopOrder, then: AfterStops) -> Self {
-        Self { done: Vec::new(), open: open.iter().cloned().collect(), order, then }
+        let open = open.iter().cloned().collect();
+        Self { counts: StopCounts::default(), unsent: Vec::new(), open, looked_up: 0, order, then }
+    }
+
+    /// One of the tasks has ended, or is not stopped at all.
+    fn add(&mut self, result: TaskStopResult) {
+        self.counts.add(&result);
+        self.unsent.push(result);
+    }
+
+    fn is_over(&self) -> bool {
+        self.open.is_empty() && self.looked_up == 0
     }
 }
 
@@ -59,13 +83,19 @@ impl Reply for StopManyReply {
 
     fn task_ended(&mut self, ended: &TaskEnded) -> Progress {
         if self.open.remove(ended.id()) {
-            self.done.push(stop_result(ended.info()));
+            // The root of a cascade gets its receipt with the result of the call.
+            match &mut self.then {
+                AfterStops::Cascade { root, root_ended, .. } if root == ended.id() => {
+                    *root_ended = Some(Box::new(stop_result(ended.info())));
+                }
+                _ => self.add(stop_result(ended.info())),
+            }
         } else if let AfterStops::Cascade { root, root_ended, .. } = &mut self.then
             && root == ended.id()
         {
             *root_ended = Some(Box::new(already_ended(ended.info())));
         }
-        if self.open.is_empty() { Progress::Complete } else { Progress::Keep }
+        if self.is_over() { Progress::Complete } else { Progress::Keep }
     }
 
     /// The tasks of one level have ended: continues with the level above it, or with what follows
@@ -131,7 +161,9 @@ impl<H: Host> Core<H> {
     fn go_on_stopping(&mut self, waiter: Waiter, stops: StopManyReply) {
         match stops.then {
             AfterStops::Cascade { .. } => self.stop_next_level(waiter, stops, None),
-            AfterStops::Leave | AfterStops::CloseSession { .. } => self.finish_stops(&waiter.caller, stops),
+            AfterStops::Reply | AfterStops::Leave | AfterStops::CloseSession { .. } => {
+                self.finish_stops(&waiter.caller, stops);
+            }
         }
     }
 
@@ -163,21 +195,119 @@ impl<H: Host> Core<H> {
         TaskStopResult::bare(id, StopVerdict::Accepted, status)
     }
 
+    /// Sends the receipts that have come since the last ones.
+    pub(super) fn send_receipts(&mut self, reply: ReplyId) {
+        let Some(caller) = self.requests.caller(reply).cloned() else { return };
+        let Some(stops) = self.requests.reply_mut::<StopManyReply>(reply) else { return };
+        let unsent = std::mem::take(&mut stops.unsent);
+        self.send_as_parts(&caller, unsent);
+    }
+
+    fn send_as_parts(&mut self, caller: &Caller, receipts: Vec<TaskStopResult>) {
+        let Some(request) = &caller.request else { return };
+        for result in receipts {
+            let params = TaskStoppedNotification { request: request.clone(), result };
+            self.send_part::<TaskStopped>(caller, &params);
+        }
+    }
+
     /// Replies: the tasks have ended, or the deadline has passed.
-    pub(crate) fn finish_stops(&mut self, caller: &Caller, stops: StopManyReply) {
-        let StopManyReply { mut done, open, then, .. } = stops;
+    pub(crate) fn finish_stops(&mut self, caller: &Caller, mut stops: StopManyReply) {
+        let open = std::mem::take(&mut stops.open);
         let left = open.len();
-        done.extend(open.into_iter().map(|id| self.still_stopping(id)));
+        for id in open {
+            let is_root = matches!(&stops.then, AfterStops::Cascade { root, .. } if *root == id);
+            if !is_root {
+                stops.add(self.still_stopping(id));
+            }
+        }
+        let StopManyReply { counts, unsent, then, .. } = stops;
+        self.send_as_parts(caller, unsent);
         match then {
-            AfterStops::Leave => self.finish_leaving(caller, done, left),
-            AfterStops::CloseSession { session } => self.answer_close(caller, &session, done),
+            AfterStops::Reply => self.reply_behind_parts(caller, &TaskStopManyResult { counts }),
+            AfterStops::Leave => self.finish_leaving(caller, counts, left),
+            AfterStops::CloseSession { session } => self.answer_close(caller, &session, counts),
             AfterStops::Cascade { root, fenced, root_ended } => {
                 self.stop_of_subtree_over(&root);
-                let own = done.iter().position(|result| result.id == root).map(|at| done.remove(at));
-                let own = own.or(root_ended.map(|ended| *ended));
-                let own = own.unwrap_or_else(|| self.still_stopping(root));
-                self.reply(caller, &TaskStopResult { fenced, below: done, ..own });
+                let own = root_ended.map_or_else(|| self.still_stopping(root), |ended| *ended);
+                self.reply_behind_parts(caller, &TaskStopResult { fenced, below: Some(counts), ..own });
             }
+        }
+    }
+
+    // --- tasks by id ---
+
+    pub(crate) fn task_stop_many(
+        &mut self,
+        caller: &Caller,
+        params: &TaskStopManyParams,
+    ) -> Result<Answer, RpcError> {
+        if params.ids.is_empty() || params.ids.len() > bounds::STOP_IDS {
+            let message = format!("ids must name 1 to {} tasks", bounds::STOP_IDS);
+            return Err(RpcError::invalid("ids", message));
+        }
+        let order = self.stop_order(
+            caller,
+            StopRequestParams {
+                level: params.level,
+                grace_ms: params.grace_ms,
+                reason: params.reason.as_deref(),
+                actor: params.actor.as_deref(),
+            },
+        )?;
+        // Each id once, however often it is named.
+        let ids: BTreeSet<&String> = params.ids.iter().collect();
+        let mut stops = StopManyReply::new(&[], order, AfterStops::Reply);
+        stops.looked_up = ids.len();
+        let reply = self.defer_reply(caller.clone(), stops, None);
+        let fence = params.fence;
+        for id in ids {
+            let named = id.clone();
+            let found = self.with_task_or_error(caller, id, move |core, caller, found| {
+                core.stop_one_of(reply, caller, &named, fence, found);
+                Ok(Answer::Sent)
+            });
+            // The closure answers for every task, also for those that are not found.
+            debug_assert!(found.is_ok());
+        }
+        Ok(Answer::Later)
+    }
+
+    /// A task of a stop by ids was looked up.
+    fn stop_one_of(
+        &mut self,
+        reply: ReplyId,
+        caller: &Caller,
+        named: &str,
+        fence: StopFence,
+        found: Result<TaskRef, RpcError>,
+    ) {
+        let Some(order) = self.requests.reply::<StopManyReply>(reply).map(|stops| stops.order.clone()) else {
+            return;
+        };
+        let live = match &found {
+            Ok(TaskRef::Live(id)) => Some(id.clone()),
+            Ok(TaskRef::Ended(_)) | Err(_) => None,
+        };
+        if let Some(id) = &live {
+            self.requests.add_task_to_stops(reply, id);
+            self.fence_owner(caller, id, &order, fence);
+            self.order_stop(id, order);
+        }
+        let Some(stops) = self.requests.reply_mut::<StopManyReply>(reply) else { return };
+        stops.looked_up -= 1;
+        match found {
+            Ok(TaskRef::Live(_)) => {}
+            Ok(TaskRef::Ended(stored)) => stops.add(already_ended(&ended_info(&stored))),
+            Err(error) => stops.add(TaskStopResult::bare(named.to_owned(), verdict(&error), None)),
+        }
+        self.send_receipts(reply);
+        let Some(stops) = self.requests.reply::<StopManyReply>(reply) else { return };
+        if stops.is_over() {
+            self.reply_due(reply);
+        } else if stops.looked_up == 0 {
+            let longest = stops.open.iter().map(|id| self.stop_deadline_ms(id, &stops.order)).max();
+            self.set_reply_deadline(reply, longest.unwrap_or(0));
         }
     }
 
@@ -189,6 +319,26 @@ impl<H: Host> Core<H> {
                 self.tasks.closing.remove(root);
             }
         }
+    }
+}
+
+impl Requests {
+    /// The reply waits for the end of this task, too.
+    fn add_task_to_stops(&mut self, reply: ReplyId, id: &str) {
+        if let Some(stops) = self.reply_mut::<StopManyReply>(reply)
+            && stops.open.insert(id.to_owned())
+        {
+            self.watch_task(id, reply);
+        }
+    }
+}
+
+/// Why a task that was named is not stopped.
+fn verdict(error: &RpcError) -> StopVerdict {
+    match error.data.kind {
+        ErrorKind::NotPermitted => StopVerdict::NotPermitted,
+        ErrorKind::Ambiguous => StopVerdict::Ambiguous,
+        _ => StopVerdict::NotFound,
     }
 }
 

@@ -2,19 +2,21 @@
 
 use belay_journal::TaskRow;
 use belay_model::State;
+use belay_protocol::daemon::ClientInfo;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::life::ExitStatus;
 use belay_protocol::shim::{Clocks, EndRecord, LifeEvent, ProcessId};
 use belay_protocol::task::{
-    AttemptInfo, Budgets, DetachedBy, OnDisconnect, StallInfo, TaskSpecInfo, TaskStatus,
+    AttemptInfo, Budgets, DetachedBy, OnDisconnect, StallInfo, StallParams, StallSetting, TaskSpecInfo,
+    TaskStatus,
 };
-use belay_protocol::{Bytes, Timestamp};
+use belay_protocol::{Bytes, Labels, Timestamp};
 use belay_record::convert::Wire as _;
 use serde::{Deserialize, Serialize};
 
 use crate::owners::{HookPart, SeatDoc};
 use crate::requests::shown;
-use crate::runtime::lineage_column;
+use crate::runtime::tags_column;
 
 /// Everything that is known of a task and may be stored. The environment is not part of it, and never will be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +37,14 @@ pub(crate) struct TaskDoc {
     /// Everything above it, tasks and sessions, from the outermost in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lineage: Vec<String>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// The actor that started it; empty for a task that was imported from its shim.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub started_by: String,
+    /// The program that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientInfo>,
     /// It outlives its session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
@@ -70,6 +80,9 @@ pub(crate) struct TaskDoc {
     /// For a task that is retried when it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptInfo>,
+    /// How it is checked for progress since a client changed that; `clocks` has what it was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall_set: Option<StallSetting>,
     /// The evidence of a stall, as long as it lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalled: Option<Box<StallInfo>>,
@@ -88,6 +101,11 @@ impl TaskDoc {
     pub(crate) fn no_attempt_yet(clocks: &Clocks) -> Option<AttemptInfo> {
         let of = clocks.retries + 1;
         (clocks.retries > 0).then_some(AttemptInfo { number: 0, of, last: None })
+    }
+
+    /// How it is checked for progress now.
+    pub(crate) fn stall(&self) -> Option<StallParams> {
+        self.stall_set.map_or(self.clocks.stall, StallSetting::params)
     }
 
     /// Applies one life event; `state` is the state after it.
@@ -109,6 +127,7 @@ impl TaskDoc {
                 }
             }
             LifeEvent::LeaderExited { exit } => self.leader_exit = Some(*exit),
+            LifeEvent::StallSet { stall } => self.stall_set = Some((*stall).into()),
             LifeEvent::TreeEmpty => {
                 if let (Some(attempt), State::Resting(resting)) = (&mut self.attempt, state) {
                     attempt.last = Some(resting.last.to_wire());
@@ -178,7 +197,7 @@ impl StoredTask {
             started_ms: self.created_ms,
             ended_ms: end.map(|end| end.ended_at_ms),
             output_bytes: self.kept_bytes(),
-            lineage: lineage_column(&self.doc.lineage),
+            tags: self.tags(),
             body: serde_json::to_string(&self.doc)?,
         })
     }
@@ -196,6 +215,11 @@ impl StoredTask {
         })
     }
 
+    /// What it and its events are found by in the journal.
+    pub(crate) fn tags(&self) -> String {
+        tags_column(&self.doc.lineage, &self.doc.labels)
+    }
+
     /// Everything it belongs to: the tasks and sessions above it, and its session.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
         let own =
@@ -209,8 +233,10 @@ impl StoredTask {
     }
 
     /// About how much memory it takes up.
-    pub(super) fn stored_bytes(&self) -> usize {
-        self.doc.command.len() + self.doc.spec.argv().iter().map(|word| word.0.len()).sum::<usize>()
+    pub(crate) fn stored_bytes(&self) -> usize {
+        let labels: usize = self.doc.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
+        let argv: usize = self.doc.spec.argv().iter().map(|word| word.0.len()).sum();
+        self.doc.command.len() + argv + self.doc.cwd.0.len() + labels
     }
 }
 

@@ -70,6 +70,7 @@ pub(super) fn of_life(
         LifeEvent::Detach { .. } if !matches!(state, State::Stopping(_)) => {
             Some(Event::TaskDetached { task, session, by: detached_by(event) })
         }
+        LifeEvent::StallSet { stall } => Some(Event::TaskStallSet { task, session, stall: *stall }),
         LifeEvent::SpawnFailed { .. }
         | LifeEvent::Detach { .. }
         | LifeEvent::Signalled { .. }

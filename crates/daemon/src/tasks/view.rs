@@ -39,6 +39,7 @@ pub(super) fn task_info(stored: &StoredTask, live: Live<'_>) -> TaskInfo {
         id: stored.id.clone(),
         kind: doc.spec.kind(),
         name: stored.name.clone(),
+        labels: doc.labels.clone(),
         status: doc.status,
         health: if stall.is_some() { TaskHealth::Stalled } else { TaskHealth::Ok },
         stall,
@@ -49,6 +50,8 @@ pub(super) fn task_info(stored: &StoredTask, live: Live<'_>) -> TaskInfo {
         cwd: doc.cwd.clone(),
         session: stored.session.clone(),
         parent: stored.parent.clone(),
+        started_by: doc.started_by.clone(),
+        client: doc.client.clone(),
         lineage: doc.lineage.clone(),
         lane: doc.lane.as_ref().map(|seat| LaneSeat {
             name: seat.name.clone(),
@@ -120,7 +123,7 @@ fn clocks_info(stored: &StoredTask, state: Option<&State>, now: Option<&Now>) ->
         timeout: clock(ClockName::Timeout, clocks.timeout_ms),
         ttl: clock(ClockName::Ttl, clocks.ttl_ms),
         silence: clock(ClockName::Silence, clocks.silence_ms),
-        stall: clock(ClockName::Stall, clocks.stall.map(|stall| stall.after_ms)),
+        stall: clock(ClockName::Stall, stored.doc.stall().map(|stall| stall.after_ms)),
         retry: clock(ClockName::Retry, (clocks.retries > 0).then_some(clocks.retry_delay_ms)),
         grace: clock(ClockName::Grace, Some(grace_ms)).filter(|grace| grace.remaining_ms.is_some()),
     }

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use tempfile::TempDir;
 
 use super::*;
-use crate::row::{EventFilter, TaskFilter, TaskRow};
+use crate::row::{EventFilter, TaskFilter, TaskPage, TaskRow};
 use crate::{FILE_NAME, LOST_KIND, Opened, Query, Reader, Store, meta};
 
 const fn is_send<T: Send + 'static>() {}
@@ -170,7 +170,7 @@ impl History {
             events.extend(batch.events.iter().map(|event| (event.seq, event.clone())));
         }
         let list = TaskFilter { limit: usize::MAX, ..TaskFilter::default() };
-        let Rows::Tasks(found) = self.query(Query::List(list)) else { panic!() };
+        let Rows::List(TaskPage { tasks: found, .. }) = self.query(Query::List(list)) else { panic!() };
         let found: BTreeMap<_, _> = found.into_iter().map(|task| (task.id.clone(), task)).collect();
         prop_assert_eq!(found, tasks);
 

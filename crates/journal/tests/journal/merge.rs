@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use belay_journal::{
     Batch, EventFilter, EventPage, EventRow, ExpiredTask, FlushDone, FlushJob, Found, Query, ReadTicket,
-    Rows, TaskFilter, TaskRow, TaskRule,
+    RowPredicate, Rows, TaskFilter, TaskPage, TaskRow, TaskRule,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -21,8 +21,12 @@ struct Model {
     events: Vec<EventRow>,
 }
 
-fn is_within(scope: Option<&str>, ids: &[Option<&str>], lineage: &str) -> bool {
-    scope.is_none_or(|scope| ids.contains(&Some(scope)) || lineage.contains(&format!("/{scope}/")))
+fn has_tags(wanted: &[String], tags: &str) -> bool {
+    wanted.iter().all(|tag| tags.split('/').any(|found| found == tag))
+}
+
+fn is_within(scope: Option<&str>, ids: &[Option<&str>], tags: &str) -> bool {
+    scope.is_none_or(|scope| ids.contains(&Some(scope)) || tags.contains(&format!("/{scope}/")))
 }
 
 impl Model {
@@ -55,7 +59,7 @@ impl Model {
                 id: task.id.clone(),
                 number: task.number,
                 session: task.session.clone(),
-                lineage: task.lineage.clone(),
+                tags: task.tags.clone(),
                 output_bytes: task.output_bytes,
                 ended_ms: task.ended_ms?,
             })
@@ -72,18 +76,17 @@ impl Model {
             }
             Query::Prefix { prefix, scope, limit } => {
                 let tasks = self.tasks.values().filter(|task| {
-                    task.id.starts_with(prefix)
-                        && is_within(scope.as_deref(), &[Some(&task.id)], &task.lineage)
+                    task.id.starts_with(prefix) && is_within(scope.as_deref(), &[Some(&task.id)], &task.tags)
                 });
                 Rows::Ids(tasks.map(|task| task.id.clone()).take(*limit).collect())
             }
-            Query::List(filter) => Rows::Tasks(self.list(filter)),
+            Query::List(filter) => Rows::List(self.list(filter)),
             Query::Events { after, max, filter } => Rows::Events(self.page(*after, *max, filter)),
             Query::Expired(rule) => Rows::Expired(self.expired(rule)),
         }
     }
 
-    fn list(&self, filter: &TaskFilter) -> Vec<TaskRow> {
+    fn list(&self, filter: &TaskFilter) -> TaskPage {
         let is_same =
             |wanted: &Option<String>, found: Option<&String>| wanted.is_none() || wanted.as_ref() == found;
         let matches = |task: &&TaskRow| {
@@ -92,13 +95,17 @@ impl Model {
                 && is_same(&filter.session, Some(&task.session))
                 && is_same(&filter.parent, task.parent.as_ref())
                 && is_same(&filter.name, task.name.as_ref())
-                && filter.mentions.as_ref().is_none_or(|text| task.body.contains(text))
-                && is_within(filter.scope.as_deref(), &[Some(&task.id)], &task.lineage)
+                && filter.ended_before_ms.is_none_or(|at| task.ended_ms.is_some_and(|ended| ended < at))
+                && (filter.predicate.is_none() || task.body.contains('x'))
+                && is_within(filter.scope.as_deref(), &[Some(&task.id)], &task.tags)
+                && has_tags(&filter.tags, &task.tags)
         };
         let mut tasks: Vec<_> = self.tasks.values().filter(matches).cloned().collect();
         tasks.sort_by_key(|task| std::cmp::Reverse(task.number));
+        let is_cut = tasks.len() > filter.limit;
         tasks.truncate(filter.limit);
-        tasks
+        let floor = tasks.last().map(|task| task.number).filter(|_| is_cut);
+        TaskPage { tasks, floor }
     }
 
     fn page(&self, after: u64, max: usize, filter: &EventFilter) -> EventPage {
@@ -117,8 +124,9 @@ impl Model {
                 && is_within(
                     filter.scope.as_deref(),
                     &[event.task.as_deref(), event.session.as_deref()],
-                    &event.lineage,
+                    &event.tags,
                 )
+                && has_tags(&filter.tags, &event.tags)
         };
         let events: Vec<_> = self.events.iter().filter(matches).take(max).cloned().collect();
         let last = u64::try_from(self.events.len()).unwrap();
@@ -162,8 +170,14 @@ fn some_scope() -> impl Strategy<Value = Option<String>> {
     option::weighted(0.3, select(vec!["sh-000001", "ag-1", "se-1", "none"]).prop_map(str::to_owned))
 }
 
-fn some_lineage() -> impl Strategy<Value = String> {
-    select(vec!["", "/ag-1/", "/ag-1/sh-000001/", "/ag-12/", "/se-1/ag-1/"]).prop_map(str::to_owned)
+fn some_tags() -> impl Strategy<Value = String> {
+    let all = vec!["", "/ag-1/", "/ag-1/sh-000001/", "/ag-12/", "/se-1/ag-1/@team=web/", "/@team=web/@a=1/"];
+    select(all).prop_map(str::to_owned)
+}
+
+fn some_wanted_tags() -> impl Strategy<Value = Vec<String>> {
+    let tag = select(vec!["@team=web", "@a=1", "@a="]).prop_map(str::to_owned);
+    prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(tag, 1..3)]
 }
 
 fn some_session() -> impl Strategy<Value = String> {
@@ -179,23 +193,17 @@ fn some_task() -> impl Strategy<Value = TaskRow> {
     let end = (option::of(0..NOW_MS), 0..50_u64);
     // Large bodies make the buffer drop flushed batches.
     let body = prop_oneof![8 => 0..3_usize, 1 => Just(600 * 1024)];
-    (1..14_u64, labels, end, some_lineage(), body).prop_map(|(number, labels, end, lineage, body)| {
+    (1..14_u64, labels, end, some_tags(), body).prop_map(|(number, labels, end, tags, body)| {
         let ((session, parent, name), (ended_ms, output_bytes)) = (labels, end);
         let body = "x".repeat(body);
-        TaskRow { session, parent, name, ended_ms, output_bytes, lineage, body, ..task(number) }
+        TaskRow { session, parent, name, ended_ms, output_bytes, tags, body, ..task(number) }
     })
 }
 
 fn some_event() -> impl Strategy<Value = EventRow> {
     let kind = select(vec!["task.started", "task.ended", "session.opened"]);
-    (kind, option::of(some_id()), option::of(some_session()), some_lineage()).prop_map(
-        |(kind, task, session, lineage)| EventRow {
-            kind: kind.to_owned(),
-            task,
-            session,
-            lineage,
-            ..event(0)
-        },
+    (kind, option::of(some_id()), option::of(some_session()), some_tags()).prop_map(
+        |(kind, task, session, tags)| EventRow { kind: kind.to_owned(), task, session, tags, ..event(0) },
     )
 }
 
@@ -215,21 +223,36 @@ fn some_list() -> impl Strategy<Value = TaskFilter> {
         option::weighted(0.2, some_id()),
         option::weighted(0.2, Just("build".to_owned())),
     );
-    let mentions = option::weighted(0.2, select(vec!["x", "xx"]).prop_map(str::to_owned));
+    let predicate = option::weighted(0.2, Just(RowPredicate::new(|task| task.body.contains('x'))));
     let page = (option::of(any::<bool>()), option::weighted(0.3, 1..14_u64), 0..9_usize);
-    (page, labels, mentions, some_scope()).prop_map(|(page, labels, mentions, scope)| {
-        let ((ended, before, limit), (session, parent, name)) = (page, labels);
-        TaskFilter { ended, before, limit, session, parent, name, mentions, scope }
-    })
+    let end = option::weighted(0.2, 0..NOW_MS);
+    (page, labels, end, predicate, some_scope(), some_wanted_tags()).prop_map(
+        |(page, labels, ended_before_ms, predicate, scope, tags)| {
+            let ((ended, before, limit), (session, parent, name)) = (page, labels);
+            TaskFilter {
+                ended,
+                ended_before_ms,
+                before,
+                limit,
+                session,
+                parent,
+                name,
+                scope,
+                tags,
+                predicate,
+                max_examined: None,
+            }
+        },
+    )
 }
 
 fn some_events_query() -> impl Strategy<Value = Query> {
     let types = prop::collection::vec(select(vec!["task.*", "task.ended", "session.opened"]), 0..3);
-    let filter =
-        (option::weighted(0.2, some_id()), option::weighted(0.2, some_session()), types, some_scope());
-    (0..30_u64, 0..9_usize, filter).prop_map(|(after, max, (task, session, types, scope))| {
+    let about = (option::weighted(0.2, some_id()), option::weighted(0.2, some_session()));
+    let filter = (about, types, some_scope(), some_wanted_tags());
+    (0..30_u64, 0..9_usize, filter).prop_map(|(after, max, ((task, session), types, scope, tags))| {
         let types = types.into_iter().map(str::to_owned).collect();
-        Query::Events { after, max, filter: EventFilter { task, session, types, scope } }
+        Query::Events { after, max, filter: EventFilter { task, session, types, scope, tags } }
     })
 }
 

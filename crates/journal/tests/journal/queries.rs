@@ -23,7 +23,7 @@ fn rows_survive_reopening() {
         name: Some("naïve 'name' \0 \u{1f600}".to_owned()),
         started_ms: -5,
         output_bytes: u64::try_from(i64::MAX).unwrap(),
-        lineage: "/ag-1/ag-9/".to_owned(),
+        tags: "/ag-1/ag-9/".to_owned(),
         ..ended(2, i64::MIN, 0)
     };
     let rows = [task(1), full.clone()];
@@ -66,7 +66,7 @@ fn task_put_again_is_overwritten() {
         },
         ended(1, 50, 9),
         ended(1, 50, 11),
-        TaskRow { lineage: "/ag-1/".to_owned(), ..ended(1, 50, 11) },
+        TaskRow { tags: "/ag-1/".to_owned(), ..ended(1, 50, 11) },
         task(1),
     ];
     for step in steps {
@@ -328,7 +328,7 @@ fn last_document_of_a_key_counts() {
 fn scope_limits_tasks_ids_and_events() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = open(dir.path());
-    let below = |number, lineage: &str| TaskRow { lineage: lineage.to_owned(), ..task(number) };
+    let below = |number, tags: &str| TaskRow { tags: tags.to_owned(), ..task(number) };
     let rows = [
         task(1),
         below(2, "/sh-000001/"),
@@ -340,7 +340,7 @@ fn scope_limits_tasks_ids_and_events() {
     let events = (1..).zip(&rows).map(|(seq, task)| EventRow {
         task: Some(task.id.clone()),
         session: (seq == 4).then(|| "se-1".to_owned()),
-        lineage: task.lineage.clone(),
+        tags: task.tags.clone(),
         ..event(seq)
     });
     journal.append(Batch { events: events.collect(), ..put(rows.clone()) });

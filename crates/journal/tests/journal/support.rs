@@ -89,7 +89,7 @@ impl Journal {
 
     pub(crate) fn tasks(&mut self, filter: &TaskFilter) -> Vec<TaskRow> {
         match self.query(&Query::List(filter.clone())) {
-            Rows::Tasks(tasks) => tasks,
+            Rows::List(page) => page.tasks,
             other => panic!("{other:?}"),
         }
     }
@@ -200,7 +200,7 @@ pub(crate) fn event(seq: u64) -> EventRow {
         task: Some(format!("sh-{seq:06}")),
         session: None,
         body: format!("{{\"seq\":{seq}}}"),
-        lineage: String::new(),
+        tags: String::new(),
     }
 }
 

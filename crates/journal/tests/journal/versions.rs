@@ -37,7 +37,7 @@ fn format_1_always_opens() {
 }
 
 #[test]
-fn format_3_migrates_to_empty_lineages() {
+fn format_3_migrates_to_empty_tags() {
     let dir = tempfile::tempdir().unwrap();
     fs::copy(fixture(3), dir.path().join(FILE_NAME)).unwrap();
     let mut journal = open(dir.path());
@@ -47,8 +47,8 @@ fn format_3_migrates_to_empty_lineages() {
     assert_eq!(journal.docs("lane"), documents([("a", "held")]));
     assert_eq!((journal.buffer.next_number(), journal.buffer.last_event()), (4, 5));
     // Rows from before the migration and after it, side by side.
-    let below = TaskRow { lineage: "/sh-000001/".to_owned(), ..task(4) };
-    let moved = TaskRow { lineage: "/sh-000001/".to_owned(), ..full_task() };
+    let below = TaskRow { tags: "/sh-000001/".to_owned(), ..task(4) };
+    let moved = TaskRow { tags: "/sh-000001/".to_owned(), ..full_task() };
     journal.commit(&put([below.clone(), moved.clone()])).unwrap();
     drop(journal);
     let mut journal = open(dir.path());
@@ -89,9 +89,9 @@ fn damaged_format_4_keeps_rows_of_both_formats() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE_NAME);
     fs::copy(fixture(3), &path).unwrap();
-    let below = TaskRow { lineage: "/sh-000001/".to_owned(), ..task(4) };
+    let below = TaskRow { tags: "/sh-000001/".to_owned(), ..task(4) };
     let mut below_event = event(6);
-    below_event.lineage = "/sh-000001/".to_owned();
+    below_event.tags = "/sh-000001/".to_owned();
     let batch = Batch { put: vec![below.clone()], events: vec![below_event.clone()], ..Batch::default() };
     open(dir.path()).commit(&batch).unwrap();
     let mut bytes = fs::read(&path).unwrap();

@@ -42,6 +42,7 @@ event_kinds! {
     TaskAttemptEnded = "task.attempt_ended",
     TaskStalled = "task.stalled",
     TaskRecovered = "task.recovered",
+    TaskStallSet = "task.stall_set",
     TaskDetached = "task.detached",
     TaskSignalled = "task.signalled",
     TaskStopping = "task.stopping",
@@ -49,6 +50,8 @@ event_kinds! {
     TaskRemoved = "task.removed",
     TaskAdopted = "task.adopted",
     SessionOpened = "session.opened",
+    SessionBusy = "session.busy",
+    SessionDrained = "session.drained",
     SessionLapsed = "session.lapsed",
     SessionRegained = "session.regained",
     SessionEnding = "session.ending",
@@ -77,6 +80,7 @@ impl EventKind {
             | Self::TaskAttemptEnded
             | Self::TaskStalled
             | Self::TaskRecovered
+            | Self::TaskStallSet
             | Self::TaskDetached
             | Self::TaskSignalled
             | Self::TaskStopping
@@ -84,6 +88,8 @@ impl EventKind {
             | Self::TaskRemoved
             | Self::TaskAdopted => Some(EventGroup::Task),
             Self::SessionOpened
+            | Self::SessionBusy
+            | Self::SessionDrained
             | Self::SessionLapsed
             | Self::SessionRegained
             | Self::SessionEnding

@@ -30,6 +30,10 @@ fn sample(kind: EventKind) -> Event {
             Event::TaskStalled { task, session, evidence, policy: Some(OnStall::Stop) }
         }
         EventKind::TaskRecovered => Event::TaskRecovered { task, session },
+        EventKind::TaskStallSet => {
+            let stall = Some(StallParams { after_ms: 500, policy: OnStall::Stop });
+            Event::TaskStallSet { task, session, stall }
+        }
         EventKind::TaskDetached => Event::TaskDetached { task, session, by: DetachedBy::Leader },
         EventKind::TaskSignalled => Event::TaskSignalled { task, session, signal: "SIGINT".to_owned(), by },
         EventKind::TaskStopping => {
@@ -45,6 +49,10 @@ fn sample(kind: EventKind) -> Event {
         EventKind::TaskRemoved => Event::TaskRemoved { task, session },
         EventKind::TaskAdopted => Event::TaskAdopted { task, session },
         EventKind::SessionOpened => Event::SessionOpened { session, name: None, parent: None, by },
+        EventKind::SessionBusy => {
+            Event::SessionBusy { session, counts: SessionCounts { shells: 1, ..SessionCounts::default() } }
+        }
+        EventKind::SessionDrained => Event::SessionDrained { session, counts: SessionCounts::default() },
         EventKind::SessionLapsed => Event::SessionLapsed { session, grace_ms: 30 },
         EventKind::SessionRegained => Event::SessionRegained { session },
         EventKind::SessionEnding => {

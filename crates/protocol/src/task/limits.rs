@@ -10,6 +10,8 @@ pub enum NoLimit {
     Timeout,
     Ttl,
     Silence,
+    /// The check for progress.
+    Stall,
 }
 
 /// The budget that a task has exceeded.

@@ -27,6 +27,43 @@ pub struct StallParams {
     pub policy: OnStall,
 }
 
+/// Change how a live task is checked for progress. The check begins anew, and a stalled task recovers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskSetStallParams {
+    pub id: String,
+    pub stall: StallSetting,
+}
+
+/// How a task is checked for progress, tagged by `kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum StallSetting {
+    /// It is not checked.
+    Off,
+    /// It is checked every `after_ms`, which is at least 100.
+    Check {
+        after_ms: u64,
+        #[serde(default)]
+        policy: OnStall,
+    },
+}
+
+impl From<Option<StallParams>> for StallSetting {
+    fn from(params: Option<StallParams>) -> Self {
+        params.map_or(Self::Off, |StallParams { after_ms, policy }| Self::Check { after_ms, policy })
+    }
+}
+
+impl StallSetting {
+    pub const fn params(self) -> Option<StallParams> {
+        match self {
+            Self::Off => None,
+            Self::Check { after_ms, policy } => Some(StallParams { after_ms, policy }),
+        }
+    }
+}
+
 /// What was seen of a task that does not get on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StallEvidence {

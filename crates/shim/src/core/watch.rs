@@ -3,8 +3,8 @@
 
 use belay_model::{Event, Evidence, State, Verdict, judge};
 use belay_protocol::shim::LifeEvent;
-use belay_protocol::task::{ProcessInfo, StallEvidence};
-use belay_record::convert::stall_words;
+use belay_protocol::task::{ProcessInfo, StallEvidence, StallParams};
+use belay_record::convert::{stall_from_wire, stall_words};
 
 use super::{Action, Core, Moment, Task};
 
@@ -90,6 +90,14 @@ impl Core {
         } else if is_news {
             self.watch_anew(actions);
         }
+    }
+
+    /// A client has changed how the task is checked for progress: the check begins anew.
+    pub(super) fn set_stall(&mut self, now: Moment, stall: Option<StallParams>, actions: &mut Vec<Action>) {
+        let Some(task) = self.task.as_mut().filter(|task| !task.state.is_ended()) else { return };
+        task.policy.stall = stall.map(stall_from_wire);
+        self.apply(now, Event::Progressed, Some(LifeEvent::StallSet { stall }), actions);
+        self.watch_anew(actions);
     }
 
     pub(super) fn gets_on_again(&mut self, now: Moment, actions: &mut Vec<Action>) {

@@ -80,6 +80,7 @@ impl Shim {
             | ToShim::Stop { .. }
             | ToShim::Detach { .. }
             | ToShim::Excuse { .. }
+            | ToShim::SetStall { .. }
             | ToShim::OverBudget { .. }
             | ToShim::Ack { .. }) => {
                 // What ended by itself before the stop, or the detach, reached it ended by itself.

@@ -35,6 +35,9 @@ pub(crate) enum Want {
         grace_ms: Option<u64>,
         wait: bool,
     },
+    StopMany {
+        ids: Vec<String>,
+    },
     /// Stops what a start has given, once it is known.
     StopSpec {
         spec: usize,
@@ -91,6 +94,8 @@ pub(crate) struct Client {
     pub(crate) events_seen: Option<u64>,
     /// The open requests that were told of their start, on this connection.
     pub(crate) told_started: BTreeSet<i64>,
+    /// How many receipts came for each open request, on this connection.
+    pub(crate) receipts: BTreeMap<i64, u64>,
 }
 
 impl Client {
@@ -106,6 +111,7 @@ impl Client {
             last_line_ms: 0,
             events_seen: None,
             told_started: BTreeSet::new(),
+            receipts: BTreeMap::new(),
         }
     }
 
@@ -158,6 +164,7 @@ impl Sim {
         self.clients[n].connection = Some(client);
         self.clients[n].lines.clear();
         self.clients[n].told_started.clear();
+        self.clients[n].receipts.clear();
         self.tell_daemon(Input::ClientConnected {
             client,
             uid: 1000,
@@ -197,7 +204,7 @@ impl Sim {
                 let again = match &ask.want {
                     Want::StopSpec { .. } | Want::WaitSpec { .. } => true,
                     Want::Start { .. } => self.plan.wants == 0 || client.rng.percent(80),
-                    Want::Stop { .. } | Want::Wait { .. } => client.rng.percent(50),
+                    Want::Stop { .. } | Want::StopMany { .. } | Want::Wait { .. } => client.rng.percent(50),
                     _ => false,
                 };
                 if again && !self.is_closing {
@@ -219,7 +226,11 @@ impl Sim {
         let id = known[rng.index(known.len())].clone();
         let levels = [StopLevel::Drain, StopLevel::Interrupt, StopLevel::Terminate, StopLevel::Kill];
         match rng.below(30) {
-            0..10 => Want::Stop {
+            0..2 => {
+                let ids = (0..=rng.below(3)).map(|_| known[rng.index(known.len())].clone());
+                Want::StopMany { ids: ids.collect() }
+            }
+            2..10 => Want::Stop {
                 id,
                 level: rng.pick(&levels),
                 grace_ms: rng.pick(&[None, Some(0), Some(30), Some(1_000)]),
@@ -280,13 +291,16 @@ impl Sim {
         let Some((method, params, within_ms)) = self.spelled(n, &want) else {
             return self.clients[n].wanted.push_back(want);
         };
-        let id = match &want {
-            Want::Stop { id, .. } => Some(id.clone()),
-            Want::StopSpec { spec } => self.specs[*spec].id.clone(),
-            _ => None,
+        let ids = match &want {
+            Want::Stop { id, .. } => vec![id.clone()],
+            Want::StopMany { ids } => ids.clone(),
+            Want::StopSpec { spec } => self.specs[*spec].id.iter().cloned().collect(),
+            _ => Vec::new(),
         };
-        if let Some(truth) = id.and_then(|id| self.tasks.get_mut(&id)) {
-            truth.stop_asked = true;
+        for id in ids {
+            if let Some(truth) = self.tasks.get_mut(&id) {
+                truth.stop_asked = true;
+            }
         }
         self.down_asked |= matches!(want, Want::Down { stop_tasks: true });
         let client = &mut self.clients[n];
@@ -315,7 +329,11 @@ impl Sim {
     fn spelled(&self, n: usize, want: &Want) -> Option<(&'static str, Value, Option<u64>)> {
         let now = Some(0);
         Some(match want {
-            Want::Hello => ("daemon/hello", json!({ "client": "sim", "protocol": CLIENT_PROTOCOL }), now),
+            Want::Hello => (
+                "daemon/hello",
+                json!({ "client": { "name": "sim", "version": "1" }, "protocol": CLIENT_PROTOCOL }),
+                now,
+            ),
             Want::Start { spec } => {
                 let params = &self.specs[*spec].params;
                 let within = (params.answer == AnswerWhen::Started).then_some(30_000);
@@ -327,6 +345,7 @@ impl Sim {
                 let within = if *wait { 3 * grace_ms.unwrap_or(5_000) + 15_000 } else { 0 };
                 ("task/stop", params, Some(within))
             }
+            Want::StopMany { ids } => ("task/stop_many", json!({ "ids": ids }), Some(30_000)),
             Want::StopSpec { spec } => {
                 ("task/stop", json!({ "id": self.specs[*spec].id.as_ref()? }), Some(30_000))
             }
@@ -372,7 +391,7 @@ const fn worker_jobs(want: &Want) -> u64 {
         | Want::List
         | Want::Detach { .. } => 2,
         // What is removed goes slice by slice, and a daemon that leaves finishes what it does.
-        Want::Collect | Want::Down { .. } => 8,
+        Want::StopMany { .. } | Want::Collect | Want::Down { .. } => 8,
     }
 }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use belay_daemon::host::{CrashPoint, Host};
 use belay_daemon::settings::{Found, Stamp};
+use belay_protocol::Bytes;
 use belay_protocol::shim::ProcessId;
 use belay_protocol::task::ProcessInfo;
 use belay_record::{LogReader, MemoryLog};
@@ -89,6 +90,14 @@ impl Host for SimHost {
     fn memory_log(&self, _: ProcessId, _: [i32; 2]) -> io::Result<MemoryLog> {
         // What the shims of this machine write is a number, not bytes.
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn boot_ticks(&self) -> u64 {
+        0
+    }
+
+    fn environment_of(&self, _: i32, _: u64) -> io::Result<Vec<Bytes>> {
+        Ok(Vec::new())
     }
 
     fn is_alive(&self, process: ProcessId) -> bool {

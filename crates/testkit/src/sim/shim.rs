@@ -348,7 +348,7 @@ impl Sim {
 
     fn output(&mut self, shim: usize) -> OutputInfo {
         let bytes = self.held(shim).map_or(0, |truth| truth.bytes);
-        OutputInfo { bytes, gaps: Vec::new(), first: 0, on_disk: bytes > 0 }
+        OutputInfo { bytes, on_disk: bytes > 0, ..OutputInfo::default() }
     }
 
     fn tell_output(&mut self, shim: usize) {

@@ -1,12 +1,16 @@
 //! What simulated clients hear, held against what they asked and against what is durable: each request is answered
 //! once and in time, and nothing is said that the journal does not know.
 
+use std::collections::BTreeSet;
+
 use belay_daemon::input::{ClientId, Input};
+use belay_protocol::daemon::DaemonStopResult;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::methods::Notification;
 use belay_protocol::rpc::{Incoming, RequestId};
 use belay_protocol::task::{
-    AnswerWhen, StopVerdict, TaskInfo, TaskListResult, TaskStopResult, TaskWaitResult, WaitMet,
+    AnswerWhen, StopCounts, StopVerdict, TaskInfo, TaskListResult, TaskStopManyResult, TaskStopResult,
+    TaskWaitResult, WaitMet,
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -66,6 +70,17 @@ impl Sim {
             Some(Notification::TaskQueued(_) | Notification::OutputChunk(_) | Notification::OutputEnd(_)) => {
                 Ok(())
             }
+            Some(Notification::TaskStopped(stopped)) => {
+                let RequestId::Number(request) = stopped.request else {
+                    return Err("it names no request of this client".to_owned());
+                };
+                if !self.clients[n].open.contains_key(&request) {
+                    return Err(format!("request {request} is answered already"));
+                }
+                *self.clients[n].receipts.entry(request).or_default() += 1;
+                self.hears_stop(&stopped.result)
+            }
+            Some(Notification::TaskRemoved(_)) => Ok(()),
             Some(Notification::EventEnd(end)) => Err(format!("the events end: {}", end.error)),
             None => Err("there is no such notification".to_owned()),
         }
@@ -113,8 +128,19 @@ impl Sim {
             | Want::Remove { .. }
             | Want::Status
             | Want::ReadEvents { .. }
-            | Want::Collect
-            | Want::Down { .. } => Ok(()),
+            | Want::Collect => Ok(()),
+            Want::StopMany { ids } => {
+                let result: TaskStopManyResult = read(result)?;
+                let ids: BTreeSet<&String> = ids.iter().collect();
+                if result.counts.tasks != ids.len() as u64 {
+                    return Err(format!("{:?} for {} tasks", result.counts, ids.len()));
+                }
+                self.hears_counts(n, request, result.counts)
+            }
+            Want::Down { .. } => {
+                let result: DaemonStopResult = read(result)?;
+                self.hears_counts(n, request, result.counts)
+            }
             Want::Detach { .. } => {
                 let info: TaskInfo = read(result)?;
                 self.check_info(&info)?;
@@ -189,6 +215,17 @@ impl Sim {
                 Err("a receipt for a task that has not ended".to_owned())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// As many receipts came before the result as it counts.
+    fn hears_counts(&mut self, n: usize, request: i64, counts: StopCounts) -> Checked {
+        let came = self.clients[n].receipts.remove(&request).unwrap_or(0);
+        let parts = counts.stopped + counts.already_ended + counts.failed + counts.refused;
+        if came == counts.tasks && parts == counts.tasks {
+            Ok(())
+        } else {
+            Err(format!("{came} receipts came, and the result counts {counts:?}"))
         }
     }
 

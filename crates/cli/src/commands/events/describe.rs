@@ -3,7 +3,7 @@
 use belay_protocol::event::Event;
 use belay_protocol::life::{ExitStatus, StopCause, StopLevel};
 use belay_protocol::session::OnSessionEnd;
-use belay_protocol::task::{BudgetInfo, DetachedBy, OnStall, StallEvidence};
+use belay_protocol::task::{BudgetInfo, DetachedBy, OnStall, StallEvidence, StallParams};
 
 use crate::outcome;
 use crate::ui::human;
@@ -32,10 +32,23 @@ pub(crate) fn describe(event: &Event) -> String {
             format!("stalled{stops}: no output for {silent}, {cpu} of CPU time")
         }
         Event::TaskRecovered { .. } => "recovered: makes progress again".to_owned(),
+        Event::TaskStallSet { stall: None, .. } => "no longer checked for progress".to_owned(),
+        Event::TaskStallSet { stall: Some(StallParams { after_ms, policy }), .. } => {
+            let stops = if *policy == OnStall::Stop { ", stopped when it makes none" } else { "" };
+            format!("checked for progress every {}{stops}", human::duration(*after_ms))
+        }
         Event::TaskStopping { level, cause, .. } => stopping(*level, cause),
         Event::TaskEnded { status, outcome, .. } => outcome::sentence_of(*status, outcome.as_ref()),
         Event::TaskRemoved { .. } => "removed".to_owned(),
         Event::SessionOpened { name, by, .. } => format!("opened{} by {by}", with(" as ", name.as_deref())),
+        Event::SessionBusy { counts, .. } => {
+            let tasks = human::count(counts.shells + counts.agents, "live task", "live tasks");
+            format!("busy: {tasks}")
+        }
+        Event::SessionDrained { counts, .. } if counts.stalled > 0 => {
+            format!("drained: {}", human::count(counts.stalled, "stalled task", "stalled tasks"))
+        }
+        Event::SessionDrained { .. } => "drained: every task has ended".to_owned(),
         Event::SessionLapsed { grace_ms, .. } => {
             format!("lease lost; ends in {} unless renewed", human::duration(*grace_ms))
         }

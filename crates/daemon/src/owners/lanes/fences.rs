@@ -1,15 +1,16 @@
 //! Fences: an owner whose task was stopped in a lane cannot use the lane until the fence is removed.
 //! Also the errors for refused claims.
 
-use belay_model::lane::{Fence, Holding, Refusal};
+use belay_model::lane::{Claim, Fence, Holding, Refusal};
 use belay_model::{Level, StopOrder};
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
 use belay_protocol::lane::LaneFenceInfo;
-use belay_protocol::task::StopFence;
+use belay_protocol::task::{LanePreview, StopFence};
 
 use super::owner_of;
-use super::stored::fence_info;
+use super::stored::{SeatDoc, fence_info};
+use crate::config::bounds;
 use crate::host::Host;
 use crate::owners::STANDING;
 use crate::requests::{Caller, Scope};
@@ -29,14 +30,11 @@ impl<H: Host> Core<H> {
     ) -> Option<LaneFenceInfo> {
         let stored = self.tasks.get(id)?.stored();
         let seat = stored.doc.lane.clone()?;
-        match fence {
-            StopFence::No => return None,
-            StopFence::Auto if self.owner_names(caller).contains(&seat.owner) => return None,
-            StopFence::Auto | StopFence::Yes => {}
+        let (session, tags) = (stored.session.clone(), stored.tags());
+        if !self.would_fence(caller, id, &seat, fence) {
+            return None;
         }
-        let (session, lineage) = (stored.session.clone(), stored.doc.lineage.clone());
         let lane = self.lanes.all.get(&seat.name)?;
-        lane.holder.as_ref().filter(|holding| holding.claim.task == id)?;
         let fence = Fence {
             owner: seat.owner,
             generation: seat.generation.unwrap_or(lane.generation),
@@ -51,12 +49,42 @@ impl<H: Host> Core<H> {
         tracing::info!(lane = seat.name, owner = info.owner, task = id, by = info.by, "owner fenced");
         let LaneFenceInfo { lane, owner, generation, by, reason, .. } = info.clone();
         let event = Event::LaneFenced { lane, task: id.to_owned(), session, owner, generation, by, reason };
-        self.ctx.record(event, &lineage);
+        self.ctx.record(event, tags);
         for task in queued {
             let reason = format!("{} is fenced from lane {}: {}", info.owner, info.lane, cause(&info));
             self.order_stop(&task, StopOrder::new(Level::Terminate, order.actor.clone(), Some(&reason)));
         }
         Some(info)
+    }
+
+    /// Whether a stop of this task fences the owner of its seat.
+    fn would_fence(&self, caller: &Caller, id: &str, seat: &SeatDoc, fence: StopFence) -> bool {
+        let is_asked = match fence {
+            StopFence::No => false,
+            StopFence::Auto => !self.owner_names(caller).contains(&seat.owner),
+            StopFence::Yes => true,
+        };
+        let holder = self.lanes.all.get(&seat.name).and_then(|lane| lane.holder.as_ref());
+        is_asked && holder.is_some_and(|holding| holding.claim.task == id)
+    }
+
+    /// What a stop of this task would do to its lane.
+    pub(crate) fn lane_preview(&self, caller: &Caller, id: &str, fence: StopFence) -> Option<LanePreview> {
+        let seat = self.tasks.get(id)?.stored().doc.lane.clone()?;
+        let lane = self.lanes.all.get(&seat.name)?;
+        let is_holder = lane.holder.as_ref().is_some_and(|holding| holding.claim.task == id);
+        let fences = self.would_fence(caller, id, &seat, fence);
+        let waiting = lane.queue.iter().map(|waiting| &waiting.claim).filter(|claim| claim.task != id);
+        let is_stopped = |claim: &&Claim| fences && claim.owner == seat.owner;
+        let stopped = waiting.clone().filter(is_stopped).map(|claim| claim.task.clone());
+        let next = waiting.clone().find(|claim| is_holder && !is_stopped(claim));
+        Some(LanePreview {
+            is_holder,
+            stopped: stopped.take(bounds::LANE_ROWS).collect(),
+            next: next.map(|claim| claim.task.clone()),
+            fenced: fences.then_some(seat.owner),
+            lane: seat.name,
+        })
     }
 
     /// The owners that a caller acts for: the owner of tasks that it starts, and everything above

@@ -1,39 +1,58 @@
 //! `lane/list` and `lane/release`: lists the lanes that a caller may see, and removes fences and
 //! blocks from a lane.
 
+use std::ops::Bound;
+
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
-use belay_protocol::lane::{LaneInfo, LaneListResult, LaneReleaseParams, LaneReleaseResult};
+use belay_protocol::lane::{
+    LaneFenceInfo, LaneInfo, LaneListParams, LaneListResult, LaneReleaseParams, LaneReleaseResult,
+};
 
-use super::stored::{fence_info, lane_info};
+use super::stored::{bounded, fence_info, lane_info};
+use crate::config::bounds;
 use crate::host::Host;
 use crate::owners::Session;
+use crate::requests::check::at_most;
 use crate::requests::{Answer, Caller, Scope};
 use crate::runtime::Core;
 use crate::tasks::check_reason;
 
 impl<H: Host> Core<H> {
-    pub(crate) fn lane_list(&mut self, caller: &Caller) -> Answer {
+    pub(crate) fn lane_list(&mut self, caller: &Caller, params: &LaneListParams) -> Result<Answer, RpcError> {
+        let limit = at_most("limit", params.limit, bounds::LIST_ITEMS)?;
         // What was recorded before this call is contained in the list.
         self.commit_or_retry();
         let scope = self.scope(caller);
-        let all = self.lanes.all.iter();
+        let after = params.cursor.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let all = self.lanes.all.range((after, Bound::Unbounded));
         let lanes = all.map(|(name, lane)| self.visible_lane(caller, &scope, lane_info(name, lane)));
-        let lanes = lanes.filter(|lane| !is_blank(lane)).collect();
-        caller.answer(&LaneListResult { lanes, as_of: self.ctx.journal.last_event() })
+        let mut lanes = lanes.filter(|lane| !is_blank(lane));
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        let mut next_cursor = None;
+        while let Some(lane) = lanes.next() {
+            bytes += lane_bytes(&lane);
+            page.push(lane);
+            if page.len() == limit || bytes > bounds::LIST_BYTES {
+                next_cursor = lanes.next().and(page.last()).map(|last| last.name.clone());
+                break;
+            }
+        }
+        let as_of = self.ctx.journal.last_event();
+        Ok(caller.answer(&LaneListResult { lanes: page, as_of, next_cursor }))
     }
 
     /// A lane as a caller may see it: an agent sees its own tasks and fences, not those of others.
     fn visible_lane(&self, caller: &Caller, scope: &Scope, mut lane: LaneInfo) -> LaneInfo {
         if *scope == Scope::Person {
-            return lane;
+            return bounded(lane);
         }
         let names = self.owner_names(caller);
         let covers = |task: &str| self.tasks.get(task).is_some_and(|task| scope.covers_task(task.stored()));
         lane.holder = lane.holder.filter(|holder| covers(&holder.task));
         lane.queue.retain(|waiting| covers(&waiting.task));
         lane.fences.retain(|fence| names.contains(&fence.owner));
-        lane
+        bounded(lane)
     }
 
     pub(crate) fn lane_release(
@@ -62,7 +81,7 @@ impl<H: Host> Core<H> {
                 by,
                 reason: params.reason.clone(),
             };
-            self.ctx.record(event, &[]);
+            self.ctx.record(event, String::new());
         }
         self.grant_lane(name);
         let lane = self.lanes.all.get(name).cloned().unwrap_or_default();
@@ -91,6 +110,12 @@ impl<H: Host> Core<H> {
         }
         self.only_a_person(caller, "release this lane").map_err(|error| error.field("name"))
     }
+}
+
+/// About how large a lane is in a reply.
+fn lane_bytes(lane: &LaneInfo) -> usize {
+    let fence = |fence: &LaneFenceInfo| 300 + fence.reason.as_ref().map_or(0, String::len);
+    200 + lane.name.len() + 150 * lane.queue.len() + lane.fences.iter().map(fence).sum::<usize>()
 }
 
 const fn is_blank(lane: &LaneInfo) -> bool {

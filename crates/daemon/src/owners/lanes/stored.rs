@@ -5,6 +5,8 @@ use belay_protocol::Timestamp;
 use belay_protocol::lane::{LaneFenceInfo, LaneHolderInfo, LaneInfo};
 use serde::{Deserialize, Serialize};
 
+use crate::config::bounds;
+
 /// A task's seat in a lane, as it is stored with the task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeatDoc {
@@ -82,6 +84,7 @@ pub(super) fn fence_info(lane: &str, fence: &Fence) -> LaneFenceInfo {
     LaneFenceInfo { lane: lane.to_owned(), owner, generation, task, by, at: Timestamp(at_ms), reason }
 }
 
+/// A lane with everything in it; [`bounded`] cuts it to what a reply may have.
 pub(super) fn lane_info(name: &str, lane: &Lane) -> LaneInfo {
     let info = |claim: &Claim, blocked: Option<String>| LaneHolderInfo {
         task: claim.task.clone(),
@@ -94,6 +97,16 @@ pub(super) fn lane_info(name: &str, lane: &Lane) -> LaneInfo {
         generation: lane.generation,
         holder: lane.holder.as_ref().map(|held| info(&held.claim, held.blocked.clone())),
         queue: lane.queue.iter().map(|waiting| info(&waiting.claim, None)).collect(),
+        queued: lane.queue.len() as u64,
         fences: lane.fences.iter().map(|fence| fence_info(name, fence)).collect(),
+        fenced: lane.fences.len() as u64,
     }
+}
+
+/// The first tasks of the queue and the newest fences, with the counts of all.
+pub(super) fn bounded(mut lane: LaneInfo) -> LaneInfo {
+    (lane.queued, lane.fenced) = (lane.queue.len() as u64, lane.fences.len() as u64);
+    lane.queue.truncate(bounds::LANE_ROWS);
+    lane.fences.drain(..lane.fences.len().saturating_sub(bounds::LANE_ROWS));
+    lane
 }

@@ -198,8 +198,17 @@ impl<H: Host> Core<H> {
                         let task = stored.iter().rev().find(|stored| stored.id == id)?;
                         Some(SessionNotice { seq, task: ended_info(task) })
                     };
-                    let notices = reported.into_iter().filter_map(known).collect();
-                    Ok(caller.answer(&SessionNoticesResult { notices, more }))
+                    let mut notices = Vec::new();
+                    let (mut bytes, mut cut) = (0, 0);
+                    for notice in reported.into_iter().filter_map(known) {
+                        if bytes > bounds::LIST_BYTES {
+                            cut += 1;
+                            continue;
+                        }
+                        bytes += notice.task.command.len() * 2;
+                        notices.push(notice);
+                    }
+                    Ok(caller.answer(&SessionNoticesResult { notices, more: more + cut }))
                 };
                 finish(core, Box::new(make));
             });

@@ -5,12 +5,13 @@ use belay_model::{LeaseEvent, Level, SessionId, StopOrder};
 use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::event::Event;
+use belay_protocol::labels::{check_labels, has_labels};
 use belay_protocol::session::{
-    SessionCloseParams, SessionCloseResult, SessionCounts, SessionDefaults, SessionGetParams, SessionHold,
-    SessionInfo, SessionListParams, SessionListResult, SessionOpenParams, SessionOpenResult,
-    SessionRenewParams, SessionState, SessionWaitParams, SessionWaitResult, UnfinishedStatus, UnfinishedTask,
+    SessionCloseParams, SessionCloseResult, SessionDefaults, SessionGetParams, SessionHold, SessionInfo,
+    SessionListParams, SessionListResult, SessionOpenParams, SessionOpenResult, SessionRenewParams,
+    SessionState, SessionWaitParams, SessionWaitResult, UnfinishedStatus, UnfinishedTask,
 };
-use belay_protocol::task::TaskStopResult;
+use belay_protocol::task::StopCounts;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use super::leases::Ending;
@@ -18,10 +19,10 @@ use super::{CompletionsReply, STANDING, Session, SessionDoc};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::keyed_hash;
-use crate::requests::check::{at_most, check_clock, check_text};
+use crate::requests::check::{at_most, check_clock, check_stall, check_text};
 use crate::requests::{Answer, Caller, Reply, Scope, Waiter, make_token};
 use crate::runtime::Core;
-use crate::tasks::{AfterStops, StopManyReply, check_reason, journal_error};
+use crate::tasks::{AfterStops, Starter, StopManyReply, check_reason, journal_error};
 
 /// `session/wait`: a wait until a session is drained.
 #[derive(Debug)]
@@ -64,20 +65,21 @@ impl<H: Host> Core<H> {
         let token = make_token(&id, &self.ctx.random::<16>()?);
         self.refresh_settings();
         let proof = keyed_hash::keyed(&self.ctx.key, token.as_bytes());
-        let doc = self.new_session(params, above, proof);
-        let by = self.actor(caller, None);
+        let starter = self.starter(caller);
+        let by = starter.actor.clone();
+        let doc = self.new_session(params, above, proof, starter);
         let opened = Event::SessionOpened {
             session: id.clone(),
             name: doc.name.clone(),
             parent: doc.parent.clone(),
             by: by.clone(),
         };
-        let lineage = doc.lineage.clone();
+        let tags = doc.tags();
         let mut session = Session::new(doc);
         session.holders.insert(caller.client);
         self.sessions.insert(id.clone(), session);
         let mark = self.ctx.journal.mark();
-        let event = self.ctx.record(opened, &lineage);
+        let event = self.ctx.record(opened, tags);
         self.sessions.update(&id, |session| session.doc.last_event = event);
         self.store_session(&id);
         // The token is given out only when the session is durable.
@@ -115,14 +117,24 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    fn new_session(&self, params: SessionOpenParams, above: Above, proof: String) -> SessionDoc {
+    fn new_session(
+        &self,
+        params: SessionOpenParams,
+        above: Above,
+        proof: String,
+        starter: Starter,
+    ) -> SessionDoc {
         let default = self.ctx.config.session;
-        let SessionOpenParams { name, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } = params;
+        let SessionOpenParams { name, labels, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } =
+            params;
         SessionDoc {
             number: self.sessions.next_number(),
             name,
             parent: above.parent,
             lineage: above.lineage,
+            labels,
+            opened_by: starter.actor,
+            client: starter.client,
             hold,
             on_end,
             lease_ms: lease_ms.or(default.lease_ms).unwrap_or(bounds::LEASE_MS),
@@ -226,9 +238,9 @@ impl<H: Host> Core<H> {
 
     /// Replies to `session/close`: the tasks of the session have been stopped, or the deadline has
     /// passed.
-    pub(crate) fn answer_close(&mut self, caller: &Caller, id: &str, receipts: Vec<TaskStopResult>) {
+    pub(crate) fn answer_close(&mut self, caller: &Caller, id: &str, counts: StopCounts) {
         match self.session_info(id) {
-            Some(session) => self.reply(caller, &SessionCloseResult { session, receipts }),
+            Some(session) => self.reply_behind_parts(caller, &SessionCloseResult { session, counts }),
             None => self.fail(caller, gone(id)),
         }
     }
@@ -251,24 +263,29 @@ impl<H: Host> Core<H> {
         self.commit_or_retry();
         let scope = self.scope(caller);
         let limit = at_most("limit", params.limit, bounds::LIST_ITEMS)?;
+        check_labels("labels", &params.labels)?;
         let before = params.cursor.as_ref().map(|cursor| cursor.parse::<u64>()).transpose();
         let before =
             before.map_err(|_| RpcError::invalid("cursor", "that is no cursor of an earlier list"))?;
         let newest_first = self.sessions.by_number.range(..before.unwrap_or(u64::MAX)).rev();
         let is_wanted = |id: &str| {
-            let is_kept = self.sessions.get(id).is_some_and(|session| params.all || !session.is_ended());
+            let is_kept = self.sessions.get(id).is_some_and(|session| {
+                (params.all || !session.is_ended()) && has_labels(&params.labels, &session.doc.labels)
+            });
             is_kept && self.sees_session(&scope, id)
         };
-        let mut found: Vec<(u64, &String)> = newest_first
-            .filter(|(_, id)| is_wanted(id))
-            .map(|(number, id)| (*number, id))
-            .take(limit + 1)
-            .collect();
-        let more = found.len() > limit;
-        found.truncate(limit);
-        let next_cursor = found.last().filter(|_| more).map(|(number, _)| number.to_string());
-        let sessions: Vec<SessionInfo> =
-            found.into_iter().filter_map(|(_, id)| self.session_info(id)).collect();
+        let mut wanted = newest_first.filter(|(_, id)| is_wanted(id)).peekable();
+        let (mut sessions, mut bytes) = (Vec::new(), 0);
+        let mut next_cursor = None;
+        while let Some((number, id)) = wanted.next() {
+            let Some(info) = self.session_info(id) else { continue };
+            bytes += session_bytes(&info);
+            sessions.push(info);
+            if sessions.len() == limit || bytes > bounds::LIST_BYTES {
+                next_cursor = wanted.peek().map(|_| number.to_string());
+                break;
+            }
+        }
         let as_of = self.ctx.journal.last_event();
         Ok(caller.answer(&SessionListResult { sessions, as_of, next_cursor }))
     }
@@ -292,7 +309,7 @@ impl<H: Host> Core<H> {
         }
         let Some(session) = self.sessions.get(id) else { return };
         let has_completions = !session.completions.is_empty();
-        let is_drained = is_drained(self.tasks.tally(id).counts);
+        let is_drained = self.tasks.tally(id).is_drained();
         for reply in self.requests.of_session(id) {
             let is_met = (is_drained && self.requests.reply::<DrainedReply>(reply).is_some())
                 || (has_completions && self.requests.reply::<CompletionsReply>(reply).is_some());
@@ -318,13 +335,16 @@ impl<H: Host> Core<H> {
     fn session_info(&self, id: &str) -> Option<SessionInfo> {
         let session = self.sessions.get(id)?;
         let doc = &session.doc;
-        let counts = self.tasks.tally(id).counts;
+        let tally = self.tasks.tally(id);
         let opened_ms = if id == STANDING { self.ctx.started.wall_ms } else { doc.opened_ms };
         Some(SessionInfo {
             id: id.to_owned(),
             name: doc.name.clone(),
+            labels: doc.labels.clone(),
             state: doc.state,
             parent: doc.parent.clone(),
+            opened_by: doc.opened_by.clone(),
+            client: doc.client.clone(),
             hold: doc.hold,
             on_end: doc.on_end,
             lease_ms: doc.lease_ms,
@@ -336,17 +356,18 @@ impl<H: Host> Core<H> {
             ended_at: doc.ended_ms.map(Timestamp),
             ended_by: doc.ended_by.clone(),
             reason: doc.reason.clone(),
-            drained: is_drained(counts),
-            counts,
+            drained: tally.is_drained(),
+            counts: tally.counts,
             notices: session.completions.len() as u64,
             last_event: doc.last_event,
         })
     }
 }
 
-/// A stalled task does not count as work.
-const fn is_drained(counts: SessionCounts) -> bool {
-    counts.agents + counts.shells == counts.stalled
+/// About how large a session is in a reply.
+fn session_bytes(session: &SessionInfo) -> usize {
+    let labels: usize = session.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
+    1_000 + labels + session.reason.as_ref().map_or(0, String::len)
 }
 
 /// The defaults of a session opened inside another session must not exceed the outer session's.
@@ -356,6 +377,7 @@ fn check_defaults_within(params: &SessionOpenParams, outer: &SessionDefaults) ->
         ("defaults.timeout_ms", own.timeout_ms, outer.timeout_ms),
         ("defaults.ttl_ms", own.ttl_ms, outer.ttl_ms),
         ("defaults.silence_ms", own.silence_ms, outer.silence_ms),
+        ("defaults.stall", own.stall.map(|stall| stall.after_ms), outer.stall.map(|stall| stall.after_ms)),
         ("defaults.grace_ms", own.grace_ms, outer.grace_ms),
         ("defaults.output_limit_bytes", own.output_limit_bytes, outer.output_limit_bytes),
     ] {
@@ -384,6 +406,7 @@ fn over(id: &str, reason: Option<&str>) -> RpcError {
 
 fn check_open(params: &SessionOpenParams) -> Result<(), RpcError> {
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
+    check_labels("labels", &params.labels)?;
     if params.name.as_deref() == Some(STANDING) || params.name.as_deref().is_some_and(SessionId::is_prefix) {
         let message = "the name looks like the id of a session";
         return Err(RpcError::invalid("name", message).hint("choose another name"));
@@ -406,6 +429,7 @@ fn check_open(params: &SessionOpenParams) -> Result<(), RpcError> {
     ] {
         check_clock(field, limit)?;
     }
+    check_stall("defaults.stall", defaults.stall)?;
     check_clock("grace_ms", defaults.grace_ms).map_err(|error| error.field("defaults.grace_ms"))?;
     if defaults.output_limit_bytes.is_some_and(|limit| limit < SMALLEST_LIMIT_BYTES) {
         let message =

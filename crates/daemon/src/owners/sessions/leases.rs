@@ -62,6 +62,7 @@ impl<H: Host> Core<H> {
             }
         }
         self.load_completions(loaded);
+        self.load_session_levels(loaded);
     }
 
     /// Called once the tasks of the earlier daemon are adopted: resumes leases, and completes ends
@@ -69,6 +70,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn resume_sessions(&mut self) {
         let ids: Vec<String> = self.sessions.all.keys().cloned().collect();
         for id in ids {
+            self.record_session_level(&id);
             match self.sessions.get(&id).map(|session| (session.doc.state, session.doc.hold)) {
                 // No client could renew the lease while there was no daemon, so it starts again in
                 // full.
@@ -167,8 +169,8 @@ impl<H: Host> Core<H> {
         };
         let state = doc.state.name();
         tracing::info!(session = id, state, by = doc.ended_by, reason = doc.reason, "session changed");
-        let lineage = doc.lineage.clone();
-        let event = self.ctx.record(event, &lineage);
+        let tags = doc.tags();
+        let event = self.ctx.record(event, tags);
         self.sessions.update(id, |session| session.doc.last_event = event);
         self.store_session(id);
     }
@@ -242,6 +244,7 @@ impl<H: Host> Core<H> {
             self.remove_completions(&id, |_| true);
             self.sessions.remove(&id);
             self.ctx.journal.put_doc(DOC_KIND, &id, None);
+            self.forget_session_level(&id);
         }
     }
 }
