@@ -47,7 +47,7 @@ pub fn doc_world() -> World {
     let built = command::finish(build);
     let messages = built.stdout.split(|byte| *byte == b'\n');
     let messages = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-    let program = messages.filter_map(|message| message["executable"].as_str().map(str::to_owned)).last();
+    let program = messages.rev().find_map(|message| message["executable"].as_str().map(str::to_owned));
     World::new(&program.unwrap_or_else(|| panic!("belay could not be built: {built}")))
 }
 

@@ -5,8 +5,6 @@ use belay_protocol::call::CallCancelParams;
 use belay_protocol::methods::CallCancel;
 use belay_protocol::rpc::RequestId;
 
-use super::retry::Retry;
-use super::subscriptions::Subscriptions;
 use super::{Codec, OwnCall};
 
 impl Codec {
@@ -37,10 +35,11 @@ impl Codec {
     }
 
     /// Drops every pending call and subscription, because there is no connection for them. The next call may try again.
+    #[cfg(feature = "tokio")]
     pub(crate) fn drop_all(&mut self) {
         self.held.clear();
         self.calls.clear();
-        self.subscriptions = Subscriptions::default();
-        self.retry = self.retry.as_ref().map(|_| Retry::default());
+        self.subscriptions = super::subscriptions::Subscriptions::default();
+        self.retry = self.retry.as_ref().map(|_| super::retry::Retry::default());
     }
 }
