@@ -4,6 +4,8 @@
 mod actor;
 mod options;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

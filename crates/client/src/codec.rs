@@ -11,7 +11,7 @@ mod subscriptions;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ pub(crate) struct Codec {
     /// Calls without a reply, in the order in which they were made.
     calls: BTreeMap<i64, PendingCall>,
     /// Requests that the codec has made itself.
-    own: HashMap<i64, OwnCall>,
+    own: BTreeMap<i64, OwnCall>,
     subscriptions: Subscriptions,
     outgoing: Outgoing,
     /// Messages of the codec's own, to be passed on before the next line is read.
@@ -79,7 +79,7 @@ impl Codec {
             lines: Lines::default(),
             ids,
             calls: BTreeMap::new(),
-            own: HashMap::new(),
+            own: BTreeMap::new(),
             subscriptions: Subscriptions::default(),
             outgoing: Outgoing::default(),
             ready: VecDeque::new(),

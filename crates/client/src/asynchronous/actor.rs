@@ -81,7 +81,16 @@ pub(super) async fn connect(
     exe: &Path,
     on_permission: Option<PermissionHandler>,
 ) -> Result<AsyncClient, ClientError> {
-    let connection = open(paths, exe).await?;
+    spawn(open(paths, exe).await?, paths, exe, on_permission)
+}
+
+/// Makes the task of a client that is connected.
+pub(super) fn spawn(
+    connection: Connection,
+    paths: &Paths,
+    exe: &Path,
+    on_permission: Option<PermissionHandler>,
+) -> Result<AsyncClient, ClientError> {
     let (hello, heard) = watch::channel(Arc::new(connection.hello));
     let (sender, commands) = mpsc::unbounded_channel();
     let ids = Ids::default();

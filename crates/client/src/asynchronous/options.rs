@@ -13,7 +13,7 @@ use crate::paths::Paths;
 /// How an [`AsyncClient`] is made.
 #[derive(Default)]
 pub struct AsyncOptions {
-    on_permission: Option<PermissionHandler>,
+    pub(super) on_permission: Option<PermissionHandler>,
 }
 
 impl std::fmt::Debug for AsyncOptions {

@@ -1,7 +1,7 @@
 //! Subscriptions to output and events: where each has come, and which request feeds it on this connection. A notification that
 //! belongs to none of them ends its subscription at the daemon.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use belay_protocol::event::{
     EventEndNotification, EventFollowParams, EventFollowResult, EventItemNotification, EventUnfollowParams,
@@ -28,9 +28,9 @@ use crate::request::Purpose;
 pub(super) struct Subscriptions {
     by_id: BTreeMap<i64, Subscription>,
     /// Which subscription a request of this connection feeds.
-    routes: HashMap<i64, i64>,
+    routes: BTreeMap<i64, i64>,
     /// Numbers that the daemon was told to end on this connection.
-    ended: HashSet<u64>,
+    ended: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
