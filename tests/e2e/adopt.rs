@@ -161,7 +161,7 @@ fn start_many(world: &World, count: usize) -> Vec<TaskInfo> {
     }
     let answer = |client: &mut Client| match client.receive().unwrap() {
         Message::Response(response) => decode::<TaskStart>(&response.result.unwrap()).unwrap(),
-        other @ Message::Notification(_) => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     };
     (0..count).map(|_| answer(&mut client)).collect()
 }
@@ -276,15 +276,15 @@ fn locks_that_outlive_their_daemon_are_waited_for() {
     // As a child does that the daemon was just starting, and that still shares its descriptors.
     let file = std::fs::File::options().write(true).open(world.home().join("daemon.lock")).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let (places, program) = (world.places(), world.program().to_owned());
-    let next = std::thread::spawn(move || belay_client::start_daemon(&places, &program, &[]));
+    let (paths, program) = (world.paths(), world.program().to_owned());
+    let next = std::thread::spawn(move || belay_client::start_daemon(&paths, &program, &[]));
     // Sleeps because nothing must happen meanwhile. Shorter than the locks of a dead daemon are waited for.
     std::thread::sleep(Duration::from_millis(300));
     assert!(!next.is_finished(), "no daemon can serve while another has its locks");
     drop(file);
     next.join().unwrap().unwrap();
     let running =
-        Client::connect(&world.places()).unwrap().call::<TaskGet>(&TaskGetParams { id: task }).unwrap();
+        Client::connect(&world.paths()).unwrap().call::<TaskGet>(&TaskGetParams { id: task }).unwrap();
     assert_eq!(running.status, TaskStatus::Running);
     assert_eq!(world.daemons().len(), 1);
 }

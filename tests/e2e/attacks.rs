@@ -80,7 +80,7 @@ fn a_daemon_without_its_socket_is_not_said_to_be_gone() {
     let daemon = world.daemon().unwrap().identity;
     // It would make its socket again.
     let frozen = freeze(daemon.pid);
-    std::fs::remove_file(world.places().socket()).unwrap();
+    std::fs::remove_file(world.paths().socket()).unwrap();
     for verb in [&["status"][..], &["down", "--stop-tasks"]] {
         let said = world.belay(verb);
         let text = String::from_utf8_lossy(&said.stderr).into_owned();

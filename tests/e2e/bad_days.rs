@@ -1,4 +1,4 @@
-//! Days on which the places are wrong: a home that is none, directories of others, paths that are too long, and files
+//! Days on which the paths are wrong: a home that is none, directories of others, paths that are too long, and files
 //! that somebody removed. Each has an outcome that is told, and a way out that works.
 
 use std::ffi::OsStr;
@@ -215,7 +215,7 @@ const SOON: Duration = Duration::from_secs(7);
 #[test]
 fn a_socket_that_is_removed_is_made_again() {
     let world = world();
-    let socket = world.places().socket();
+    let socket = world.paths().socket();
     let task = world.run_detached(["sleep", FOREVER]);
     let mut connected = world.client();
     let daemon = world.daemon_pid();
@@ -246,7 +246,7 @@ fn a_daemon_that_cannot_be_reached_is_told_soon() {
     let world = world();
     world.belay(["up"]).ok();
     let daemon = world.daemon().unwrap().identity;
-    let socket = world.places().socket();
+    let socket = world.paths().socket();
     let frozen = freeze(daemon.pid);
     std::fs::remove_file(&socket).unwrap();
     let expected = format!(
@@ -272,7 +272,7 @@ fn freeze_while_starting(world: &World) -> Frozen {
             text.lines().next().and_then(|pid| pid.parse::<i32>().ok()).ok_or(text)
         });
         let frozen = freeze(pid);
-        if !world.places().socket().exists() {
+        if !world.paths().socket().exists() {
             drop(starting);
             return frozen;
         }
@@ -305,7 +305,7 @@ fn a_runtime_directory_that_is_removed_while_tasks_run() {
     let task = world.inspect(&world.run_detached(["sh", "-c", "echo a; exec sleep 1000"]));
     std::fs::remove_dir_all(world.home().join("run")).unwrap();
     let daemon = world.daemon().unwrap().identity;
-    let socket = world.places().socket();
+    let socket = world.paths().socket();
     let expected = format!(
         "error: a daemon is running (pid {pid}), and its socket {} is gone\n \
          hint: kill {pid}: tasks run on, and the next command starts a daemon that adopts them\n",

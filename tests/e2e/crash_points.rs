@@ -30,7 +30,7 @@ fn doomed(point: &str) -> World {
 /// Asks the doomed daemon, which may answer before it dies; returns when it is dead.
 fn last_call<M: Method>(world: &World, params: &M::Params) -> Option<M::Result> {
     let daemon = world.daemon().unwrap().identity;
-    let answer = match Client::connect(&world.places()).unwrap().call::<M>(params) {
+    let answer = match Client::connect(&world.paths()).unwrap().call::<M>(params) {
         Ok(answer) => Some(answer),
         Err(ClientError::Rpc(error)) => panic!("refused: {error}"),
         Err(_) => None,

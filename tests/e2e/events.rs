@@ -42,7 +42,7 @@ fn follow_slowly(world: &World, pause: Duration, last: &AtomicU64) -> Vec<EventI
         };
         match connected.next_notification(Some(Instant::now() + Duration::from_millis(200))) {
             Ok(said) => {
-                let Some(Notification::EventItem(item)) = said.parse().unwrap() else { panic!("{said:?}") };
+                let Notification::EventItem(item) = said else { panic!("{said:?}") };
                 all.push(item.event);
                 std::thread::sleep(pause);
             }

@@ -229,15 +229,15 @@ fn follow(client: &mut Client) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let said = client.next_notification(Some(Instant::now() + LONG)).unwrap();
-        match said.parse().unwrap() {
-            Some(Notification::OutputChunk(chunk)) => {
+        match said {
+            Notification::OutputChunk(chunk) => {
                 assert_eq!(chunk.gaps, [[0_u64; 2]; 0]);
                 for chunk in chunk.chunks {
                     assert_eq!(chunk.offset, all.len() as u64);
                     all.extend(chunk.data.0);
                 }
             }
-            Some(Notification::OutputEnd(end)) => {
+            Notification::OutputEnd(end) => {
                 assert_eq!(end.bytes, all.len() as u64);
                 return all;
             }

@@ -189,7 +189,7 @@ fn a_hook_runs_once_wherever_the_daemon_dies() {
             token: Some("once".to_owned()),
             ..world.start_params(&["sh", "-c", "exit 3"])
         };
-        let answer = Client::connect(&world.places()).unwrap().call::<TaskStart>(&params);
+        let answer = Client::connect(&world.paths()).unwrap().call::<TaskStart>(&params);
         assert!(!matches!(answer, Err(ClientError::Rpc(_))), "{point}: refused: {answer:?}");
         wait_until(&format!("the daemon's death at {point}"), LONG, || {
             if is_alive(daemon) { Err(format!("{:?}", look_at(daemon.pid))) } else { Ok(()) }

@@ -16,6 +16,7 @@ mod bad_disks;
 mod binding;
 mod brief;
 mod budget;
+mod client_reconnect;
 mod clocks;
 mod config;
 mod crash;

@@ -110,12 +110,12 @@ impl<'a> Patient<'a> {
 
 /// Connects; the command starts the daemon where there is none, so that it gets the settings of this world.
 pub(crate) fn connect(world: &World) -> Result<Client, ClientError> {
-    match Client::connect(&world.places()) {
+    match Client::connect(&world.paths()) {
         Err(error) if error.is_absent() => {
             let up = world.belay(["up"]);
             // It may be killed before it is ready, and then it is tried again.
             assert!(matches!(up.code, Some(0 | 4)), "{up}");
-            Client::connect(&world.places())
+            Client::connect(&world.paths())
         }
         other => other,
     }

@@ -16,7 +16,7 @@ impl Raw {
     /// Connects and says nothing. The daemon must be there.
     #[track_caller]
     pub(crate) fn silent(world: &World) -> Self {
-        let stream = UnixStream::connect(world.places().socket()).unwrap();
+        let stream = UnixStream::connect(world.paths().socket()).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.set_write_timeout(Some(LONG)).unwrap();
         let reader = BufReader::new(stream.try_clone().unwrap());

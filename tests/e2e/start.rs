@@ -34,7 +34,7 @@ fn start_and_crash(point: &str) -> World {
         })
         .ok();
     let daemon = world.daemon().unwrap().identity;
-    let mut client = Client::connect(&world.places()).unwrap();
+    let mut client = Client::connect(&world.paths()).unwrap();
     let error = client.call::<TaskStart>(&world.start_params(&["sleep", FOREVER])).unwrap_err();
     assert!(error.is_disconnect(), "the daemon should have died at {point}: {error}");
     wait_until("a dead daemon", LONG, || match look_at(daemon.pid) {
@@ -151,7 +151,7 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
     while answers.len() < STARTS {
         match stopper.receive_by(deadline).unwrap() {
             Message::Notification(said) => {
-                if let Some(Notification::EventItem(item)) = said.parse().unwrap()
+                if let Notification::EventItem(item) = said
                     && let event::Event::TaskCreated { task, .. } = item.event.event
                 {
                     stopper.send::<TaskStop>(&stop_of(&task)).unwrap();
@@ -160,6 +160,7 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
             Message::Response(response) => {
                 answers.push(decode::<TaskStop>(&response.result.unwrap()).unwrap());
             }
+            other => panic!("{other:?}"),
         }
     }
     for answer in &answers {
@@ -172,7 +173,7 @@ fn a_burst_of_starts_that_are_stopped_at_once_leaves_nobody() {
     let started: BTreeSet<String> = (0..STARTS)
         .map(|_| match starter.receive_by(deadline).unwrap() {
             Message::Response(response) => decode::<TaskStart>(&response.result.unwrap()).unwrap().id,
-            other @ Message::Notification(_) => panic!("{other:?}"),
+            other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(started, answers.iter().map(|answer| answer.id.clone()).collect());

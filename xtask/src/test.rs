@@ -148,6 +148,7 @@ impl Tally {
     }
 }
 
+/// Everything that `cargo test` finds, documentation tests included.
 fn tests(long: bool, tally: &mut Tally) -> Outcome {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     if long {

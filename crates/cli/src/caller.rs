@@ -98,14 +98,6 @@ pub(crate) fn room_ms(client: &Client) -> Option<u64> {
     hello.capabilities.iter().any(|can| can == ROOM).then_some(600_000)
 }
 
-/// A token of our own, so that something can be asked for again when a daemon dies before it answers, and is done once.
-pub(crate) fn random_token() -> Result<String, CliError> {
-    let mut bytes = [0_u8; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| CliError::io("get random bytes", &errno.into()))?;
-    Ok(format!("run-{:032x}", u128::from_le_bytes(bytes)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belay_client::{Client, Message, Notification, Places};
+use belay_client::{Client, Message, Paths};
 use belay_protocol::Timestamp;
+use belay_protocol::daemon::{ClientInfo, Surface};
 use belay_protocol::methods::TaskGet;
 use belay_protocol::task::TaskGetParams;
 
@@ -26,13 +27,14 @@ impl Context {
     }
 
     #[expect(clippy::unused_self, reason = "commands ask their context, whatever it reads")]
-    pub(crate) fn places(&self) -> Result<Places, CliError> {
-        Ok(Places::from_env(|name| std::env::var_os(name))?)
+    pub(crate) fn paths(&self) -> Result<Paths, CliError> {
+        let paths = Paths::from_env(|name| std::env::var_os(name))?;
+        Ok(paths.presenting(ClientInfo::new("belay", env!("CARGO_PKG_VERSION")), Surface::Cli))
     }
 
-    /// A connection; the daemon is started where there is none.
+    /// A connection; the daemon is started if there is none, and the client resumes if it goes away.
     pub(crate) fn connect(&self) -> Result<Client, CliError> {
-        Ok(Client::connect_or_start(&self.places()?, &exe())?)
+        Ok(Client::connect_or_start(&self.paths()?, &exe())?)
     }
 
     /// The id of the task that is meant. A name may mean another one a moment later: whoever asks more than once asks by id.
@@ -43,14 +45,11 @@ impl Context {
         Ok(self.connect()?.call::<TaskGet>(&TaskGetParams { id: text.to_owned() })?.id)
     }
 
-    /// The next thing that is said on a connection whose answers have all been read. It is not waited for when nobody reads
-    /// what we write any more.
-    pub(crate) fn next_notification(&mut self, client: &mut Client) -> Result<Notification, CliError> {
+    /// Waits for the next message, unless standard output has no reader any more.
+    pub(crate) fn next_message(&mut self, client: &mut Client) -> Result<Message, CliError> {
         loop {
-            while let Some(message) = client.take_buffered()? {
-                if let Message::Notification(said) = message {
-                    return Ok(said);
-                }
+            if let Some(message) = client.take_buffered()? {
+                return Ok(message);
             }
             self.out.flush()?;
             out::wait_for(&*client)?;

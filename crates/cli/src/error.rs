@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 
-use belay_client::{ClientError, PlacesError};
+use belay_client::{ClientError, PathsError};
 use belay_protocol::{ErrorKind, RpcError};
 
 use crate::ui::style::Style;
@@ -14,10 +14,8 @@ pub(crate) enum Kind {
     /// The answer is no: not found, refused, timed out waiting.
     No,
     Usage,
-    /// The daemon could not be reached or started.
+    /// The daemon could not be reached or started, or went away.
     Unreachable,
-    /// The connection broke, or the daemon leaves; whoever can go on with a new one does.
-    Disconnected,
     /// Nobody reads our output any more. Nothing is said.
     PipeClosed,
 }
@@ -74,7 +72,7 @@ impl CliError {
             Kind::PipeClosed => 0,
             Kind::No => 1,
             Kind::Usage => 2,
-            Kind::Unreachable | Kind::Disconnected => 4,
+            Kind::Unreachable => 4,
         }
     }
 
@@ -107,8 +105,7 @@ impl From<RpcError> for CliError {
     fn from(error: RpcError) -> Self {
         let kind = match error.data.kind {
             ErrorKind::Invalid => Kind::Usage,
-            _ if error.is_leaving() => Kind::Disconnected,
-            ErrorKind::Version => Kind::Unreachable,
+            ErrorKind::Version | ErrorKind::ShuttingDown => Kind::Unreachable,
             _ => Kind::No,
         };
         let mut shown = Self::new(kind, error.message.clone());
@@ -125,12 +122,11 @@ impl From<ClientError> for CliError {
         if let ClientError::Rpc(rpc) = error {
             return rpc.into();
         }
-        let kind = if error.is_disconnect() { Kind::Disconnected } else { Kind::Unreachable };
         let message = match std::error::Error::source(&error).and_then(|source| source.downcast_ref()) {
             Some(source) => format!("{error}: {}", system_text(source)),
             None => error.to_string(),
         };
-        let shown = Self::new(kind, message);
+        let shown = Self::new(Kind::Unreachable, message);
         match error.hint() {
             Some(hint) => shown.hint(hint),
             None => shown,
@@ -138,8 +134,8 @@ impl From<ClientError> for CliError {
     }
 }
 
-impl From<PlacesError> for CliError {
-    fn from(error: PlacesError) -> Self {
+impl From<PathsError> for CliError {
+    fn from(error: PathsError) -> Self {
         Self::new(Kind::Unreachable, error.to_string()).hint(error.hint())
     }
 }

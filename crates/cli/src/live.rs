@@ -1,5 +1,5 @@
-//! Being there while a task runs: its output to our streams, our input to it, signals passed on, and a new connection when
-//! a daemon dies. `run` is there as its caller, `attach` as one who looks on; both are this one loop.
+//! Attending a running task: its output to our streams, our input to it, and signals passed on. `run` attends as its caller,
+//! `attach` as a viewer; both use this one loop.
 
 mod end;
 mod engine;
@@ -19,7 +19,7 @@ mod words;
 
 use belay_protocol::task::TaskStartParams;
 
-use crate::caller::{self, ProcStatus};
+use crate::caller::ProcStatus;
 use crate::context::Context;
 use crate::error::CliError;
 pub(crate) use engine::Live;
@@ -84,7 +84,7 @@ impl Plan {
     /// Everything up to the start itself: if this fails, nothing has been started.
     pub(crate) fn begin(self, context: &mut Context, status: ProcStatus) -> Result<Live<'_>, CliError> {
         let token = self.role.params().and_then(|params| params.token.clone());
-        let token = token.map_or_else(caller::random_token, Ok)?;
+        let token = token.map_or_else(belay_client::random_token, Ok)?;
         Live::begin(context, self, token, status)
     }
 }

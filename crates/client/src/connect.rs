@@ -1,4 +1,5 @@
-//! Making a connection that can be trusted: the directory is ours alone, the peer is our own user, the versions fit.
+//! Making a connection that can be trusted: the directory is closed to other users, the peer is this user, the versions fit.
+//! What is said after the handshake is not here.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,119 +7,140 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belay_protocol::daemon::{ClientInfo, DaemonHelloParams, Surface};
-use belay_protocol::methods::DaemonHello;
+use belay_protocol::daemon::{DaemonHelloParams, DaemonHelloResult};
+use belay_protocol::methods::{DaemonHello, Method as _};
 use belay_protocol::vars::SERVING;
 use belay_protocol::{CLIENT_PROTOCOL, CLIENT_PROTOCOL_OLDEST, ErrorKind};
 
-use crate::call::Client;
 use crate::dirs::{check_home, check_runtime_dir};
 use crate::error::ClientError;
-use crate::places::Places;
+use crate::message::{self, Parsed, decode};
+use crate::paths::Paths;
 use crate::start::start_daemon;
+use crate::{request, wire};
 
-/// How long a daemon may take to say hello.
+/// How long a daemon may take to answer the handshake.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long finding or starting a daemon may take in all.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a daemon that is alive may be without a socket: it is just starting.
+/// How long a daemon that is alive may be without a socket: it is starting.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long one that says it serves may be: it puts back what somebody has removed, unless it cannot.
+/// How long a daemon that says that it serves may be without a socket: it makes a removed one again, unless it cannot.
 const SOCKET_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long one write to a daemon that does not read may hang.
+/// How long one write to a daemon that does not read may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 
-impl Client {
-    /// Connects to the daemon of these places. Nothing is started.
-    pub fn connect(places: &Places) -> Result<Self, ClientError> {
-        let socket = places.socket();
-        check_home(&places.home)?;
-        check_runtime_dir(&places.runtime_dir)?;
-        let stream = UnixStream::connect(&socket)
-            .map_err(|source| ClientError::Unreachable { socket: socket.clone(), source })?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream)
-            .map_err(|e| ClientError::io("look at the peer", e))?;
-        if peer.uid != rustix::process::getuid() {
-            return Err(ClientError::ForeignPeer { socket, uid: peer.uid.as_raw() });
-        }
-        stream.set_write_timeout(Some(WRITE_LIMIT)).map_err(|e| ClientError::io("set a time limit", e))?;
-        let client = Self::greet(stream, places.token.clone())?;
-        match client.hello().map(|hello| Path::new(hello.home.as_os_str())) {
-            Some(home) if !is_same(home, &places.home) => {
-                Err(ClientError::ForeignHome { socket, home: home.to_owned() })
-            }
-            _ => Ok(client),
-        }
-    }
+/// Room for the reply to the handshake.
+const HELLO_BYTES: usize = 4096;
 
-    /// The first exchange on a connection.
-    pub(crate) fn greet(stream: UnixStream, token: Option<String>) -> Result<Self, ClientError> {
-        let mut client = Self::over(stream);
-        let params = DaemonHelloParams {
-            client: ClientInfo::new("belay", env!("CARGO_PKG_VERSION")),
-            surface: Surface::Cli,
-            protocol: CLIENT_PROTOCOL,
-            token,
+/// The id of the handshake; calls count from 1.
+const HELLO_ID: i64 = 0;
+
+/// A connection on which the handshake was made, and nothing else.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) stream: UnixStream,
+    pub(crate) hello: DaemonHelloResult,
+}
+
+/// Connects to the daemon of these paths. Nothing is started.
+pub(crate) fn open(paths: &Paths) -> Result<Connection, ClientError> {
+    let socket = paths.socket();
+    check_home(&paths.home)?;
+    check_runtime_dir(&paths.runtime_dir)?;
+    let stream = UnixStream::connect(&socket)
+        .map_err(|source| ClientError::Unreachable { socket: socket.clone(), source })?;
+    let peer =
+        rustix::net::sockopt::socket_peercred(&stream).map_err(|e| ClientError::io("look at the peer", e))?;
+    if peer.uid != rustix::process::getuid() {
+        return Err(ClientError::ForeignPeer { socket, uid: peer.uid.as_raw() });
+    }
+    stream.set_write_timeout(Some(WRITE_LIMIT)).map_err(|e| ClientError::io("set a time limit", e))?;
+    let hello = greet(&stream, paths)?;
+    let home = Path::new(hello.home.as_os_str());
+    if !is_same(home, &paths.home) {
+        return Err(ClientError::ForeignHome { socket, home: home.to_owned() });
+    }
+    Ok(Connection { stream, hello })
+}
+
+/// The first exchange on a connection.
+pub(crate) fn greet(stream: &UnixStream, paths: &Paths) -> Result<DaemonHelloResult, ClientError> {
+    let params = DaemonHelloParams {
+        client: paths.client.clone(),
+        protocol: CLIENT_PROTOCOL,
+        surface: paths.surface,
+        token: paths.token.clone(),
+    };
+    let line = request::encode(HELLO_ID, DaemonHello::NAME, 0, &params)?;
+    let mut left = line.as_slice();
+    while !left.is_empty() {
+        let written = wire::write(stream, left, &[]).map_err(wire::write_error)?;
+        left = &left[written..];
+    }
+    let deadline = Instant::now() + HELLO_LIMIT;
+    let mut reply = Vec::with_capacity(HELLO_BYTES);
+    while reply.last() != Some(&b'\n') {
+        wire::wait_readable(stream, deadline)?;
+        reply.reserve(HELLO_BYTES - HELLO_BYTES.min(reply.len()));
+        wire::read(stream, &mut reply)?;
+    }
+    let raw = match message::parse(reply.trim_ascii_end())? {
+        Parsed::Reply { id: HELLO_ID, result } => result.map_err(|e| version_error(e.into()))?,
+        other => return Err(ClientError::Malformed { what: format!("{other:?} before the handshake") }),
+    };
+    let hello = decode::<DaemonHello>(&raw)?;
+    if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&hello.protocol) {
+        let message = format!("version {} speaks protocol {}", hello.version, hello.protocol);
+        return Err(ClientError::Version { ours: CLIENT_PROTOCOL, message, hint: None });
+    }
+    Ok(hello)
+}
+
+/// Connects, and starts the daemon first if there is none. `exe` is the `belay` program. A daemon that is about to exit is
+/// waited for.
+pub(crate) fn open_or_start(paths: &Paths, exe: &Path) -> Result<Connection, ClientError> {
+    let deadline = Instant::now() + START_LIMIT;
+    let mut pause = Duration::from_millis(2);
+    let mut without = Without::default();
+    loop {
+        let error = match open(paths) {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
         };
-        let hello = client
-            .call_by::<DaemonHello>(&params, Some(Instant::now() + HELLO_LIMIT))
-            .map_err(version_error)?;
-        if !(CLIENT_PROTOCOL_OLDEST..=CLIENT_PROTOCOL).contains(&hello.protocol) {
-            let message = format!("version {} speaks protocol {}", hello.version, hello.protocol);
-            return Err(ClientError::Version { ours: CLIENT_PROTOCOL, message, hint: None });
+        if Instant::now() >= deadline || without.socket_too_long(paths, &error) {
+            return Err(cut_off(paths, error));
         }
-        client.set_hello(hello);
-        Ok(client)
-    }
-
-    /// Connects, and starts the daemon first where there is none. `exe` is the `belay` program. A daemon that is
-    /// just leaving is waited for.
-    pub fn connect_or_start(places: &Places, exe: &Path) -> Result<Self, ClientError> {
-        let deadline = Instant::now() + START_LIMIT;
-        let mut pause = Duration::from_millis(2);
-        let mut without = Without::default();
-        loop {
-            let error = match Self::connect(places) {
-                Ok(client) => return Ok(client),
-                Err(error) => error,
-            };
-            if Instant::now() >= deadline || without.socket_too_long(places, &error) {
-                return Err(cut_off(places, error));
+        if error.is_absent() {
+            start_daemon(paths, exe, &[])?;
+            if let Ok(connection) = open(paths) {
+                return Ok(connection);
             }
-            if error.is_absent() {
-                start_daemon(places, exe, &[])?;
-                if let Ok(client) = Self::connect(places) {
-                    return Ok(client);
-                }
-            } else if !error.is_disconnect() {
-                return Err(error);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(250));
+        } else if !error.is_disconnect() {
+            return Err(error);
         }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(250));
     }
 }
 
-impl Client {
-    /// Connects to a daemon that may be starting or cut off from its socket; starts none. `is_absent` is true of the
-    /// error only if none is alive.
-    pub fn connect_if_alive(places: &Places) -> Result<Self, ClientError> {
-        let deadline = Instant::now() + SETTLE_LIMIT;
-        let mut without = Without::default();
-        loop {
-            match Self::connect(places) {
-                Err(error) if error.is_absent() && living_daemon(places).is_some() => {
-                    if Instant::now() >= deadline || without.socket_too_long(places, &error) {
-                        return Err(cut_off(places, error));
-                    }
-                    std::thread::sleep(Duration::from_millis(20));
+/// Connects to a daemon that may be starting or cut off from its socket; starts none.
+pub(crate) fn open_if_alive(paths: &Paths) -> Result<Connection, ClientError> {
+    let deadline = Instant::now() + SETTLE_LIMIT;
+    let mut without = Without::default();
+    loop {
+        match open(paths) {
+            Err(error) if error.is_absent() && living_daemon(paths).is_some() => {
+                if Instant::now() >= deadline || without.socket_too_long(paths, &error) {
+                    return Err(cut_off(paths, error));
                 }
-                other => return other,
+                std::thread::sleep(Duration::from_millis(20));
             }
+            other => return other,
         }
     }
 }
@@ -129,14 +151,14 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || (number(one).is_some() && number(one) == number(other))
 }
 
-/// Since when a daemon that says it serves has had no socket.
+/// Since when a daemon that says that it serves has had no socket.
 #[derive(Default)]
 struct Without(Option<Instant>);
 
 impl Without {
-    /// Whether it is cut off, and not just starting or leaving: of those it does not say that it serves.
-    fn socket_too_long(&mut self, places: &Places, error: &ClientError) -> bool {
-        if !error.is_absent() || !living_daemon(places).is_some_and(|daemon| daemon.serving) {
+    /// Whether the daemon is cut off. One that starts or exits does not say that it serves.
+    fn socket_too_long(&mut self, paths: &Paths, error: &ClientError) -> bool {
+        if !error.is_absent() || !living_daemon(paths).is_some_and(|daemon| daemon.serving) {
             self.0 = None;
             return false;
         }
@@ -144,29 +166,29 @@ impl Without {
     }
 }
 
-/// The process that holds the home.
+/// The process that has the lock of the home.
 struct Living {
     pid: i32,
-    /// It says that clients are to find a socket.
+    /// It says that clients can find a socket.
     serving: bool,
 }
 
-/// Who holds the home, if it is alive and a daemon.
-fn living_daemon(places: &Places) -> Option<Living> {
-    let text = std::fs::read_to_string(places.home.join("daemon.lock")).ok()?;
+/// The process that has the lock of the home, if it is alive and a daemon.
+fn living_daemon(paths: &Paths) -> Option<Living> {
+    let text = std::fs::read_to_string(paths.home.join("daemon.lock")).ok()?;
     let (pid, more) = text.split_once('\n')?;
     let pid = pid.parse::<i32>().ok()?;
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let home = places.home.as_os_str().as_bytes();
+    let home = paths.home.as_os_str().as_bytes();
     let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
     (words.contains(&b"daemon".as_slice()) && words.contains(&home))
         .then(|| Living { pid, serving: more == SERVING })
 }
 
-/// Nobody answers, and none can be started, because one is there: somebody has removed its socket.
-fn cut_off(places: &Places, error: ClientError) -> ClientError {
-    match living_daemon(places).filter(|_| error.is_absent()) {
-        Some(daemon) => ClientError::CutOff { socket: places.socket(), pid: daemon.pid },
+/// No daemon answers and none can be started, because one is alive whose socket was removed.
+fn cut_off(paths: &Paths, error: ClientError) -> ClientError {
+    match living_daemon(paths).filter(|_| error.is_absent()) {
+        Some(daemon) => ClientError::CutOff { socket: paths.socket(), pid: daemon.pid },
         None => error,
     }
 }

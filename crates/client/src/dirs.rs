@@ -1,5 +1,5 @@
-//! Whether the directories of a world can be used, before anything is asked of them: each error names the path that is wrong,
-//! what is wrong with it, and the way out. Nothing is made here.
+//! Checks of the directories of a daemon before they are used: each error names the path, what is wrong with it, and what to do.
+//! Nothing is created.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;

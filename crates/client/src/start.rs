@@ -1,5 +1,4 @@
-//! Starting the daemon: one process that becomes a daemon by itself and ends when that is ready. Nothing here
-//! knows what a daemon does.
+//! Starting the daemon: a process that makes itself a daemon and exits when that one is ready. It waits for nothing else.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,13 +10,14 @@ use belay_protocol::vars;
 use rustix::fs::MemfdFlags;
 
 use crate::error::ClientError;
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// How much of what a failed start said is passed on.
 const MAX_SAID_BYTES: u64 = 16 * 1024;
 
-/// Runs `exe daemon` to its end. Success means that a daemon is ready, or that one was there already.
-pub fn start_daemon(places: &Places, exe: &Path, env: &[(&str, &OsStr)]) -> Result<(), ClientError> {
+/// Starts the daemon with the `belay` program and additional environment variables, and waits until it is ready. Succeeds also
+/// if a daemon was running already.
+pub fn start_daemon(paths: &Paths, exe: &Path, env: &[(&str, &OsStr)]) -> Result<(), ClientError> {
     let doing = "start the daemon";
     // A file, not a pipe: whatever the daemon keeps open, the end of the process alone decides when we go on.
     let memory = rustix::fs::memfd_create("belay-start", MemfdFlags::CLOEXEC)
@@ -26,7 +26,7 @@ pub fn start_daemon(places: &Places, exe: &Path, env: &[(&str, &OsStr)]) -> Resu
     let stderr = said.try_clone().map_err(|e| ClientError::io(doing, e))?;
 
     let mut command = Command::new(exe);
-    command.arg("daemon").arg("--home").arg(&places.home).arg("--runtime-dir").arg(&places.runtime_dir);
+    command.arg("daemon").arg("--home").arg(&paths.home).arg("--runtime-dir").arg(&paths.runtime_dir);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     // A daemon belongs to no task, keeps no directory busy, and keeps none of the secrets that were in the environment
     // of whoever happened to type the first command: it gets its own settings and nothing else.
@@ -69,17 +69,17 @@ mod tests {
     /// One test, not two: a program that another thread's child still holds open for writing cannot be run.
     #[test]
     fn the_end_of_the_process_decides_and_a_failure_says_why() {
-        let places = Places::new("/h".into(), "/r".into());
+        let paths = Paths::new("/h".into(), "/r".into());
         let dir = tempfile::tempdir().unwrap();
         let exe = program(dir.path(), "#!/bin/sh\necho \"no room for $3 and $5\" >&2\nexit 1\n");
-        let error = start_daemon(&places, &exe, &[]).unwrap_err();
+        let error = start_daemon(&paths, &exe, &[]).unwrap_err();
         assert_eq!(error.to_string(), "the daemon could not be started: no room for /h and /r");
 
         // A daemon that keeps its standard error open holds nobody up.
         let dir = tempfile::tempdir().unwrap();
         let exe = program(dir.path(), "#!/bin/sh\nsleep 5 &\nexit 0\n");
         let before = std::time::Instant::now();
-        start_daemon(&places, &exe, &[]).unwrap();
+        start_daemon(&paths, &exe, &[]).unwrap();
         assert!(before.elapsed() < std::time::Duration::from_secs(4));
     }
 }

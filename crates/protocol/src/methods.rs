@@ -10,10 +10,22 @@ use crate::error::{ErrorKind, RpcError};
 use crate::params::read_params;
 use crate::{call, config, daemon, event, lane, output, permission, session, shell, task};
 
+/// Whether a call can be sent again on a new connection when the old one was lost before the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Sent twice, it has the effect of once: reads, waits and idempotent calls.
+    Safe,
+    /// The same, if its parameters carry a token (`task/start`) or a key (`task/write`).
+    WithToken,
+    /// It is unknown whether it took effect, and a second one might be another one.
+    Never,
+}
+
 /// A call: its name, its parameters and its result.
 pub trait Method {
     const NAME: &'static str;
-    type Params: Serialize + DeserializeOwned + JsonSchema;
+    const REPEAT: Repeat;
+    type Params: Serialize + DeserializeOwned + JsonSchema + 'static;
     type Result: Serialize + DeserializeOwned + JsonSchema;
 }
 
@@ -45,7 +57,7 @@ pub struct TableSchema {
 
 macro_rules! methods {
     (
-        calls { $( $(#[doc = $about:literal])* $call:ident = $name:literal ($params:ty) -> $result:ty; )* }
+        calls { $( $(#[doc = $about:literal])* $call:ident = $name:literal ($params:ty) -> $result:ty, $repeat:ident; )* }
         notifications { $( $(#[doc = $note_about:literal])* $note:ident = $note_name:literal ($note_params:ty); )* }
         client_calls {
             $( $(#[doc = $ask_about:literal])* $ask:ident = $ask_name:literal ($ask_params:ty) -> $ask_result:ty; )*
@@ -57,6 +69,7 @@ macro_rules! methods {
             pub struct $call;
             impl Method for $call {
                 const NAME: &'static str = $name;
+                const REPEAT: Repeat = Repeat::$repeat;
                 type Params = $params;
                 type Result = $result;
             }
@@ -71,6 +84,7 @@ macro_rules! methods {
                 pub struct $ask;
                 impl Method for $ask {
                     const NAME: &'static str = $ask_name;
+                    const REPEAT: Repeat = Repeat::Never;
                     type Params = $ask_params;
                     type Result = $ask_result;
                 }
@@ -165,86 +179,86 @@ macro_rules! methods {
 methods! {
     calls {
         /// Agree on versions and on the scope of the connection. The first call on every connection.
-        DaemonHello = "daemon/hello" (daemon::DaemonHelloParams) -> daemon::DaemonHelloResult;
+        DaemonHello = "daemon/hello" (daemon::DaemonHelloParams) -> daemon::DaemonHelloResult, Safe;
         /// Get the status of the daemon.
-        DaemonStatus = "daemon/status" (daemon::DaemonStatusParams) -> daemon::DaemonStatusResult;
+        DaemonStatus = "daemon/status" (daemon::DaemonStatusParams) -> daemon::DaemonStatusResult, Safe;
         /// Check how tasks are contained, what is stale and what is wrong, and say what to do about it.
-        DaemonDoctor = "daemon/doctor" (daemon::DaemonDoctorParams) -> daemon::DaemonDoctorResult;
+        DaemonDoctor = "daemon/doctor" (daemon::DaemonDoctorParams) -> daemon::DaemonDoctorResult, Safe;
         /// Stop the daemon. Tasks keep running unless the call says otherwise.
-        DaemonStop = "daemon/stop" (daemon::DaemonStopParams) -> daemon::DaemonStopResult;
+        DaemonStop = "daemon/stop" (daemon::DaemonStopParams) -> daemon::DaemonStopResult, Never;
         /// Remove the ended tasks and events that the retention rules do not keep.
-        DaemonGc = "daemon/gc" (daemon::DaemonGcParams) -> daemon::DaemonGcResult;
+        DaemonGc = "daemon/gc" (daemon::DaemonGcParams) -> daemon::DaemonGcResult, Never;
         /// Open a session: a scope for tasks, held by a lease or by connections.
-        SessionOpen = "session/open" (session::SessionOpenParams) -> session::SessionOpenResult;
+        SessionOpen = "session/open" (session::SessionOpenParams) -> session::SessionOpenResult, Never;
         /// Renew the lease of a session, or regain a session whose lease has lapsed.
-        SessionRenew = "session/renew" (session::SessionRenewParams) -> session::SessionInfo;
+        SessionRenew = "session/renew" (session::SessionRenewParams) -> session::SessionInfo, Safe;
         /// Close a session and apply its policy to its tasks.
-        SessionClose = "session/close" (session::SessionCloseParams) -> session::SessionCloseResult;
+        SessionClose = "session/close" (session::SessionCloseParams) -> session::SessionCloseResult, Safe;
         /// Get one session.
-        SessionGet = "session/get" (session::SessionGetParams) -> session::SessionInfo;
+        SessionGet = "session/get" (session::SessionGetParams) -> session::SessionInfo, Safe;
         /// List sessions, newest first.
-        SessionList = "session/list" (session::SessionListParams) -> session::SessionListResult;
+        SessionList = "session/list" (session::SessionListParams) -> session::SessionListResult, Safe;
         /// Wait until the session is drained: none of its tasks is working.
-        SessionWait = "session/wait" (session::SessionWaitParams) -> session::SessionWaitResult;
+        SessionWait = "session/wait" (session::SessionWaitParams) -> session::SessionWaitResult, Safe;
         /// List the completions that the session's client has not acknowledged.
-        SessionNotices = "session/notices" (session::SessionNoticesParams) -> session::SessionNoticesResult;
+        SessionNotices = "session/notices" (session::SessionNoticesParams) -> session::SessionNoticesResult, Safe;
         /// List lanes with their holders, queues and fences.
-        LaneList = "lane/list" (lane::LaneListParams) -> lane::LaneListResult;
+        LaneList = "lane/list" (lane::LaneListParams) -> lane::LaneListResult, Safe;
         /// Remove the fences of a lane, so that the fenced owners can use it again.
-        LaneRelease = "lane/release" (lane::LaneReleaseParams) -> lane::LaneReleaseResult;
+        LaneRelease = "lane/release" (lane::LaneReleaseParams) -> lane::LaneReleaseResult, Never;
         /// Get the settings, each with its source.
-        ConfigGet = "config/get" (config::ConfigGetParams) -> config::ConfigGetResult;
+        ConfigGet = "config/get" (config::ConfigGetParams) -> config::ConfigGetResult, Safe;
         /// Write one setting to the file, or remove it, and apply it at once where that is possible.
-        ConfigSet = "config/set" (config::ConfigSetParams) -> config::ConfigSetResult;
+        ConfigSet = "config/set" (config::ConfigSetParams) -> config::ConfigSetResult, Never;
         /// Start a task.
-        TaskStart = "task/start" (task::TaskStartParams) -> task::TaskInfo;
+        TaskStart = "task/start" (task::TaskStartParams) -> task::TaskInfo, WithToken;
         /// Get one task, with its processes.
-        TaskGet = "task/get" (task::TaskGetParams) -> task::TaskInfo;
+        TaskGet = "task/get" (task::TaskGetParams) -> task::TaskInfo, Safe;
         /// List tasks, newest first.
-        TaskList = "task/list" (task::TaskListParams) -> task::TaskListResult;
+        TaskList = "task/list" (task::TaskListParams) -> task::TaskListResult, Safe;
         /// Get how much a set of tasks writes and uses now.
-        TaskPulse = "task/pulse" (task::TaskPulseParams) -> task::TaskPulseResult;
+        TaskPulse = "task/pulse" (task::TaskPulseParams) -> task::TaskPulseResult, Safe;
         /// Wait until a task ends, a line of its output matches, or its output is silent.
-        TaskWait = "task/wait" (task::TaskWaitParams) -> task::TaskWaitResult;
+        TaskWait = "task/wait" (task::TaskWaitParams) -> task::TaskWaitResult, Safe;
         /// Stop a task and return the receipt.
-        TaskStop = "task/stop" (task::TaskStopParams) -> task::TaskStopResult;
+        TaskStop = "task/stop" (task::TaskStopParams) -> task::TaskStopResult, Safe;
         /// Say what a stop of a task would do, without doing it.
-        TaskPreviewStop = "task/preview_stop" (task::TaskPreviewStopParams) -> task::TaskPreviewStopResult;
+        TaskPreviewStop = "task/preview_stop" (task::TaskPreviewStopParams) -> task::TaskPreviewStopResult, Safe;
         /// Stop several tasks; each receipt comes as a `task/stopped` notification.
-        TaskStopMany = "task/stop_many" (task::TaskStopManyParams) -> task::TaskStopManyResult;
+        TaskStopMany = "task/stop_many" (task::TaskStopManyParams) -> task::TaskStopManyResult, Safe;
         /// Move a task from the foreground to the background: waiting callers return at once, and nothing else about the task
         /// changes. For a task in the background, or one that has ended, the call returns the task as it is.
-        TaskDetach = "task/detach" (task::TaskDetachParams) -> task::TaskInfo;
+        TaskDetach = "task/detach" (task::TaskDetachParams) -> task::TaskInfo, Safe;
         /// Write to the standard input of a task.
-        TaskWrite = "task/write" (task::TaskWriteParams) -> task::TaskWriteResult;
+        TaskWrite = "task/write" (task::TaskWriteParams) -> task::TaskWriteResult, WithToken;
         /// Change the size of a task's terminal; its programs get SIGWINCH.
-        TaskResize = "task/resize" (task::TaskResizeParams) -> task::TaskResizeResult;
+        TaskResize = "task/resize" (task::TaskResizeParams) -> task::TaskResizeResult, Safe;
         /// Send one signal to the process group of the task's leader, as a terminal or `kill` would. To end a task, use
         /// `task/stop`.
-        TaskSignal = "task/signal" (task::TaskSignalParams) -> task::TaskSignalResult;
+        TaskSignal = "task/signal" (task::TaskSignalParams) -> task::TaskSignalResult, Never;
         /// Change how a live task is checked for progress, or end the check.
-        TaskSetStall = "task/set_stall" (task::TaskSetStallParams) -> task::TaskInfo;
+        TaskSetStall = "task/set_stall" (task::TaskSetStallParams) -> task::TaskInfo, Safe;
         /// Remove the record and the output of an ended task.
-        TaskRemove = "task/remove" (task::TaskRemoveParams) -> task::TaskRemoveResult;
+        TaskRemove = "task/remove" (task::TaskRemoveParams) -> task::TaskRemoveResult, Never;
         /// Parse a command line and say what Belay does with a `&` in it, without running it.
-        ShellRead = "shell/read" (shell::ShellReadParams) -> shell::ShellReadResult;
+        ShellRead = "shell/read" (shell::ShellReadParams) -> shell::ShellReadResult, Safe;
         /// Read output from an absolute offset.
-        OutputRead = "output/read" (output::OutputReadParams) -> output::OutputReadResult;
+        OutputRead = "output/read" (output::OutputReadParams) -> output::OutputReadResult, Safe;
         /// Search output line by line.
-        OutputSearch = "output/search" (output::OutputSearchParams) -> output::OutputSearchResult;
+        OutputSearch = "output/search" (output::OutputSearchParams) -> output::OutputSearchResult, Safe;
         /// Subscribe to output: it is sent as `output/chunk` notifications.
-        OutputFollow = "output/follow" (output::OutputFollowParams) -> output::OutputFollowResult;
+        OutputFollow = "output/follow" (output::OutputFollowParams) -> output::OutputFollowResult, Safe;
         /// End subscriptions to output.
-        OutputUnfollow = "output/unfollow" (output::OutputUnfollowParams) -> output::OutputUnfollowResult;
+        OutputUnfollow = "output/unfollow" (output::OutputUnfollowParams) -> output::OutputUnfollowResult, Never;
         /// Read events after a number.
-        EventRead = "event/read" (event::EventReadParams) -> event::EventReadResult;
+        EventRead = "event/read" (event::EventReadParams) -> event::EventReadResult, Safe;
         /// Subscribe to events: they are sent as `event/item` notifications.
-        EventFollow = "event/follow" (event::EventFollowParams) -> event::EventFollowResult;
+        EventFollow = "event/follow" (event::EventFollowParams) -> event::EventFollowResult, Safe;
         /// End a subscription to events.
-        EventUnfollow = "event/unfollow" (event::EventUnfollowParams) -> event::EventUnfollowResult;
+        EventUnfollow = "event/unfollow" (event::EventUnfollowParams) -> event::EventUnfollowResult, Never;
         /// Cancel a pending call of this connection: it fails with `cancelled`. A wait ends and its task goes on. A start that
         /// waits for the end is treated as if its connection had ended. What a call has begun, such as a stop, goes on.
-        CallCancel = "call/cancel" (call::CallCancelParams) -> call::CallCancelResult;
+        CallCancel = "call/cancel" (call::CallCancelParams) -> call::CallCancelResult, Never;
     }
     notifications {
         /// To a caller of `task/start` that waits for the end: the task waits for its lane.

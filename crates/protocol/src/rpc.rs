@@ -53,13 +53,6 @@ pub struct Answer<'a, R: Serialize> {
     pub error: Option<&'a RpcError>,
 }
 
-/// The good answer to a numbered request, for whoever knows what it asked for.
-#[derive(Debug, Deserialize)]
-pub struct Answered<R> {
-    pub id: i64,
-    pub result: R,
-}
-
 /// What the daemon says unasked.
 #[derive(Debug, Serialize)]
 pub struct Notification<'a, P: Serialize> {

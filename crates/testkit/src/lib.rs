@@ -21,7 +21,7 @@ mod world;
 
 pub use building::{Builder, copy_program};
 pub use command::{Output, Running, finish};
-pub use examples::example;
+pub use examples::{doc_world, example};
 pub use look::{Frozen, Seen, carrying, end, freeze, is_alive, look_at, send_signal};
 pub use tmux::{Modes, PROMPT, Tmux};
 pub use wait::{LONG, wait_until};

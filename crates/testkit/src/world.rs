@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use belay_client::{Client, Places};
+use belay_client::{Client, Paths};
 use belay_os::process::Identity;
 use belay_protocol::daemon::DaemonStatusResult;
 use belay_protocol::event::EventKind;
@@ -170,8 +170,8 @@ impl World {
         self.belay(words).ok().line()
     }
 
-    pub fn places(&self) -> Places {
-        Places::new(self.home.clone(), self.home.join("run"))
+    pub fn paths(&self) -> Paths {
+        Paths::new(self.home.clone(), self.home.join("run"))
     }
 
     /// A connection over which any call can be made; the daemon is started if there is none.
@@ -179,18 +179,18 @@ impl World {
     pub fn client(&self) -> Client {
         assert_eq!(self.user, None, "a daemon of another user does not talk to us");
         // The daemon must get the settings of this world, so the command starts it.
-        if let Ok(client) = Client::connect(&self.places()) {
+        if let Ok(client) = Client::connect(&self.paths()) {
             return client;
         }
         self.belay(["up"]).ok();
-        Client::connect(&self.places()).unwrap()
+        Client::connect(&self.paths()).unwrap()
     }
 
     /// A connection that speaks in the name of a session or a task.
     #[track_caller]
     pub fn client_as(&self, token: &str) -> Client {
         drop(self.client());
-        Client::connect(&Places { token: Some(token.to_owned()), ..self.places() }).unwrap()
+        Client::connect(&Paths { token: Some(token.to_owned()), ..self.paths() }).unwrap()
     }
 
     /// What a start needs, for the caller to change: the command, and nothing of our environment but this world's mark.

@@ -41,8 +41,8 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 pub(crate) fn belay(world: &World, words: &[&str]) -> Command {
     let mut command = Command::new(&world.exe);
     command.args(words).current_dir("/").stdin(Stdio::null());
-    command.env(belay_protocol::vars::HOME, &world.places.home);
-    command.env(belay_protocol::vars::RUNTIME_DIR, &world.places.runtime_dir);
+    command.env(belay_protocol::vars::HOME, &world.paths.home);
+    command.env(belay_protocol::vars::RUNTIME_DIR, &world.paths.runtime_dir);
     command
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn fill_world(world: World, tasks: u32, events: u32) -> Outcome<World
     client.call::<Wait>(&TaskWaitParams::for_end(&id))?.task.completed()?;
     drop(client);
     world.stop_daemon()?;
-    let result = fill(&world.places.home, &id, tasks, events);
+    let result = fill(&world.paths.home, &id, tasks, events);
     world.start_daemon()?;
     result?;
     let status = world.status()?;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use belay_client::Client;
 use belay_protocol::event::EventFollowParams;
-use belay_protocol::methods::notifications::EventItem;
-use belay_protocol::methods::{EventFollow, Notify as _, SessionClose, SessionOpen};
+use belay_protocol::methods::{EventFollow, Notification, SessionClose, SessionOpen};
 use belay_protocol::session::SessionOpenParams;
 use serde_json::json;
 
@@ -48,8 +47,10 @@ fn catch_up(follower: &mut Client, other: &mut Client, name: &str) -> Outcome {
     })?;
     other.send::<SessionClose>(&serde_json::from_value(json!({"id": name}))?)?;
     let item = follower.next_notification(Some(Instant::now() + LIMIT))?;
-    let is_wanted = item.method == EventItem::NAME && item.params.get().contains(WANTED);
-    if is_wanted { Ok(()) } else { Err(format!("not the wanted event: {}", item.params.get()).into()) }
+    match item {
+        Notification::EventItem(item) if item.event.event.kind().name() == WANTED => Ok(()),
+        other => Err(format!("not the wanted event: {other:?}").into()),
+    }
 }
 
 /// Sends the request; the daemon begins to read the journal from its first event.

@@ -57,8 +57,8 @@ fn released(waiting: &mut Client, asking: &mut Client) -> Outcome<Duration> {
     let params = start_params(&["/bin/sleep", "100"], &json!({"answer": "ended"}))?;
     let start = waiting.send::<Start>(&params)?;
     let said = waiting.next_notification(None)?;
-    let Some(Notification::TaskStarted(started)) = said.parse()? else {
-        return Err(format!("{} instead of the start", said.method).into());
+    let Notification::TaskStarted(started) = said else {
+        return Err(format!("{said:?} instead of the start").into());
     };
     let id = started.task.id;
     let began = Instant::now();

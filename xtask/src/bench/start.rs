@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use belay_client::{AsyncClient, Client};
 use belay_os::spawn::{Session, SpawnSpec, spawn};
 use rustix::process::{WaitId, WaitIdOptions};
 use serde_json::json;
@@ -24,10 +25,23 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     let mut client = world.connect()?;
     let params = start_params(&[TRUE], &json!({"answer": "ended"}))?;
     let ours = || time(|| client.call::<Start>(&params)?.completed());
-    let [rpc, bare, captured, own] = compare(
+    // Both resume, so that both send a token with every start.
+    let mut resuming = Client::connect_or_start(&world.paths, &world.exe)?;
+    let blocking = || time(|| resuming.call::<Start>(&params)?.completed());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let on_tokio = runtime.block_on(AsyncClient::connect_or_start(&world.paths, &world.exe))?;
+    let asynchronous = || time(|| runtime.block_on(on_tokio.call::<Start>(&params))?.completed());
+    let [rpc, bare, captured, own, blocking, asynchronous] = compare(
         subject.rounds(ROUNDS),
         TIMES,
-        [Box::new(ours), Box::new(bare), Box::new(bare_captured), Box::new(own_spawn)],
+        [
+            Box::new(ours),
+            Box::new(bare),
+            Box::new(bare_captured),
+            Box::new(own_spawn),
+            Box::new(blocking),
+            Box::new(asynchronous),
+        ],
     )?;
     report.times(
         "start",
@@ -37,6 +51,13 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
         Target::AtMost(1.5),
     );
     report.times_again("start", rpc, ("bare, output through pipes", captured));
+    report.times(
+        "start",
+        "the same on the tokio client",
+        asynchronous,
+        ("the blocking client", blocking),
+        Target::AtMost(1.25),
+    );
     report.note(format!("belay-os's own spawn and wait, without a shim: {}", shown_time(own)));
     Ok(())
 }

@@ -52,7 +52,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
 
 /// A task with a budget for everything below it, and tasks below it that hold many processes.
 fn fill_budget(world: &World) -> Outcome {
-    let file = world.places.home.join("token");
+    let file = world.paths.home.join("token");
     let line = format!("echo $BELAY_TOKEN > {}; exec sleep 10000", file.display());
     let budgets = json!({"memory_bytes": 1_u64 << 40, "processes": 1_u64 << 30});
     let params = start_params(&["/bin/sh", "-c", &line], &json!({"detached": true, "budgets": budgets}))?;

@@ -2,7 +2,7 @@
 //! different protocol can be measured too.
 
 use belay_protocol::daemon::{DaemonGcParams, DaemonStatusParams, DaemonStopParams, StepCostInfo};
-use belay_protocol::methods::{self, Method};
+use belay_protocol::methods::{self, Method, Repeat};
 use belay_protocol::task::{self, TaskGetParams, TaskListParams, TaskStartParams, TaskWaitParams};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ macro_rules! lenient {
             pub(crate) struct $name;
             impl Method for $name {
                 const NAME: &'static str = methods::$of::NAME;
+                const REPEAT: Repeat = methods::$of::REPEAT;
                 type Params = $params;
                 type Result = $result;
             }

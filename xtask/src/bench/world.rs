@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use belay_client::{Client, Places};
+use belay_client::{Client, Paths};
 use belay_os::process::{identity, is_alive, signal_identity};
 use belay_os::{Identity, Signal, Tree};
 use belay_protocol::daemon;
@@ -23,7 +23,7 @@ const KILL_LIMIT_MS: u64 = 60_000;
 
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) places: Places,
+    pub(crate) paths: Paths,
     pub(crate) exe: PathBuf,
     /// The cgroup of all of its tasks, if the machine has cgroups.
     cgroup: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl World {
 
     fn with_home(subject: &Subject, home: PathBuf) -> Outcome<Self> {
         let exe = subject.exe.clone();
-        let mut world = Self { places: Places::new(home.clone(), home.join("run")), exe, cgroup: None };
+        let mut world = Self { paths: Paths::new(home.clone(), home.join("run")), exe, cgroup: None };
         world.start_daemon()?;
         world.cgroup = world.status()?.containment.cgroup.map(PathBuf::from);
         Ok(world)
@@ -71,17 +71,17 @@ impl World {
 
     pub(crate) fn start_daemon(&self) -> Outcome {
         let never = [(belay_protocol::vars::IDLE_EXIT, OsStr::new("never"))];
-        Ok(belay_client::start_daemon(&self.places, &self.exe, &never)?)
+        Ok(belay_client::start_daemon(&self.paths, &self.exe, &never)?)
     }
 
     pub(crate) fn connect(&self) -> Outcome<Client> {
-        Ok(Client::connect(&self.places)?)
+        Ok(Client::connect(&self.paths)?)
     }
 
     /// A connection in the name of the task that was given this token.
     pub(crate) fn connect_as_task(&self, token: &str) -> Outcome<Client> {
-        let places = Places { token: Some(token.to_owned()), ..self.places.clone() };
-        Ok(Client::connect(&places)?)
+        let paths = Paths { token: Some(token.to_owned()), ..self.paths.clone() };
+        Ok(Client::connect(&paths)?)
     }
 
     pub(crate) fn status(&self) -> Outcome<Status> {
@@ -118,7 +118,7 @@ impl World {
     /// What the daemon has logged last, for the search for the cause when it is gone.
     fn end_of_log(&self) -> String {
         const LINES: usize = 20;
-        let log = std::fs::read_to_string(self.places.home.join(belay_protocol::vars::LOG_FILE));
+        let log = std::fs::read_to_string(self.paths.home.join(belay_protocol::vars::LOG_FILE));
         let log = log.unwrap_or_else(|error| error.to_string());
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
@@ -128,7 +128,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if let Err(error) = self.stop_daemon() {
-            eprintln!("the daemon of {} did not stop: {error}", self.places.home.display());
+            eprintln!("the daemon of {} did not stop: {error}", self.paths.home.display());
             eprintln!("the end of its log:\n{}", self.end_of_log());
             kill_descendants();
         }
@@ -136,7 +136,7 @@ impl Drop for World {
         if let Some(cgroup) = &self.cgroup {
             remove_cgroup(cgroup);
         }
-        let _ = std::fs::remove_dir_all(&self.places.home);
+        let _ = std::fs::remove_dir_all(&self.paths.home);
     }
 }
 

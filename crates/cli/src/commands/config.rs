@@ -62,7 +62,7 @@ fn set(key: &str, value: Value, json: bool, context: &mut Context) -> Result<u8,
 }
 
 fn path(json: bool, context: &mut Context) -> Result<u8, CliError> {
-    let path = context.places()?.config_file();
+    let path = context.paths()?.config_file();
     if json {
         context.out.json(&json!({ "path": path.display().to_string(), "exists": path.exists() }))?;
     } else {

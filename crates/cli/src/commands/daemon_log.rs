@@ -23,7 +23,7 @@ use crate::ui::text::one_line;
 const NOTIFICATION_BYTES: usize = 4096;
 
 pub(crate) fn run(args: &DaemonLogArgs, context: &mut Context) -> Result<u8, CliError> {
-    let files = LogFiles::of(&context.places()?.home);
+    let files = LogFiles::of(&context.paths()?.home);
     let watch = args.follow.then(|| Watch::new(&files)).transpose()?;
     if let Some(watch) = &watch {
         watch.add_file();

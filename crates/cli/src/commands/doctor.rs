@@ -1,10 +1,10 @@
-//! `belay doctor`: what can be seen from here (places, permissions, the road to the daemon), then what the daemon
+//! `belay doctor`: what can be seen from here (paths, permissions, the road to the daemon), then what the daemon
 //! finds itself.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 
-use belay_client::{Client, ClientError, Places, check_home, check_runtime_dir};
+use belay_client::{Client, ClientError, Paths, check_home, check_runtime_dir};
 use belay_protocol::daemon::{
     DaemonDoctorParams, DaemonDoctorResult, DoctorFinding, FindingTopic, FindingVerdict,
 };
@@ -39,8 +39,8 @@ fn finding(
 
 fn look() -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
-    let places = match Places::from_env(|name| std::env::var_os(name)) {
-        Ok(places) => places,
+    let paths = match Paths::from_env(|name| std::env::var_os(name)) {
+        Ok(paths) => paths,
         Err(error) => {
             return vec![finding(
                 FindingVerdict::Problem,
@@ -50,8 +50,8 @@ fn look() -> Vec<DoctorFinding> {
             )];
         }
     };
-    findings.push(home(&places));
-    findings.push(sockets(&places));
+    findings.push(home(&paths));
+    findings.push(sockets(&paths));
     if let Some(id) = std::env::var_os(vars::TASK) {
         let text = format!("this shell runs inside the task {}; what it starts is its child", id.display());
         findings.push(finding(FindingVerdict::Note, FindingTopic::Lineage, text, None));
@@ -59,17 +59,17 @@ fn look() -> Vec<DoctorFinding> {
     if findings.iter().any(|finding| finding.verdict == FindingVerdict::Problem) {
         return findings;
     }
-    findings.extend(daemon(&places));
-    findings.push(log(&places));
+    findings.extend(daemon(&paths));
+    findings.push(log(&paths));
     findings
 }
 
-fn home(places: &Places) -> DoctorFinding {
-    let dir = places.home.display();
-    if let Err(error) = check_home(&places.home) {
+fn home(paths: &Paths) -> DoctorFinding {
+    let dir = paths.home.display();
+    if let Err(error) = check_home(&paths.home) {
         return finding(FindingVerdict::Problem, FindingTopic::Home, error.to_string(), error.hint());
     }
-    match places.home.metadata() {
+    match paths.home.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => finding(
             FindingVerdict::Note,
             FindingTopic::Home,
@@ -95,21 +95,21 @@ fn home(places: &Places) -> DoctorFinding {
     }
 }
 
-fn sockets(places: &Places) -> DoctorFinding {
-    match check_runtime_dir(&places.runtime_dir) {
+fn sockets(paths: &Paths) -> DoctorFinding {
+    match check_runtime_dir(&paths.runtime_dir) {
         Ok(()) => {
-            finding(FindingVerdict::Ok, FindingTopic::Socket, places.socket().display().to_string(), None)
+            finding(FindingVerdict::Ok, FindingTopic::Socket, paths.socket().display().to_string(), None)
         }
         Err(error) if error.is_absent() => {
-            let text = format!("{} does not exist yet; the daemon makes it", places.runtime_dir.display());
+            let text = format!("{} does not exist yet; the daemon makes it", paths.runtime_dir.display());
             finding(FindingVerdict::Note, FindingTopic::Socket, text, None)
         }
         Err(error) => finding(FindingVerdict::Problem, FindingTopic::Socket, error.to_string(), error.hint()),
     }
 }
 
-fn log(places: &Places) -> DoctorFinding {
-    let path = places.home.join(vars::LOG_FILE);
+fn log(paths: &Paths) -> DoctorFinding {
+    let path = paths.home.join(vars::LOG_FILE);
     match path.symlink_metadata() {
         Ok(meta) if !meta.is_file() || meta.mode() & 0o077 != 0 => {
             let text = format!("{} is not a private regular file", path.display());
@@ -129,11 +129,11 @@ fn log(places: &Places) -> DoctorFinding {
     }
 }
 
-fn daemon(places: &Places) -> Vec<DoctorFinding> {
+fn daemon(paths: &Paths) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
-    let mut client = match Client::connect(places) {
+    let mut client = match Client::connect(paths) {
         Ok(client) => client,
-        Err(error) if error.is_absent() => match Client::connect_or_start(places, &context::exe()) {
+        Err(error) if error.is_absent() => match Client::connect_or_start(paths, &context::exe()) {
             Ok(client) => {
                 findings.push(finding(
                     FindingVerdict::Note,
@@ -161,7 +161,7 @@ fn daemon(places: &Places) -> Vec<DoctorFinding> {
             let hint = "`belay down`, then any command starts this version; tasks run on".to_owned();
             findings.push(finding(FindingVerdict::Warning, FindingTopic::Daemon, text, Some(hint)));
         }
-        if hello.home.as_os_str() != places.home {
+        if hello.home.as_os_str() != paths.home {
             let text = format!("the daemon at this socket keeps its state in {}", hello.home.to_text_lossy());
             let hint = "give each BELAY_HOME its own BELAY_RUNTIME_DIR, or none".to_owned();
             findings.push(finding(FindingVerdict::Warning, FindingTopic::Home, text, Some(hint)));

@@ -22,11 +22,11 @@ use crate::ui::text::one_line;
 const LEAVING: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError> {
-    let places = context.places()?;
-    let mut client = match Client::connect_if_alive(&places) {
+    let paths = context.paths()?;
+    let mut client = match Client::connect_if_alive(&paths) {
         Ok(client) => client,
         // Tasks outlive their daemon: only a new one can tell whether there are any, and stop them.
-        Err(error) if error.is_absent() && args.stop_tasks && places.home.join("journal.db").exists() => {
+        Err(error) if error.is_absent() && args.stop_tasks && paths.home.join("journal.db").exists() => {
             context.connect()?
         }
         Err(error) if error.is_absent() => {
@@ -57,24 +57,14 @@ pub(crate) fn run(args: &DownArgs, context: &mut Context) -> Result<u8, CliError
         })?
         .left_running;
     let result = Stopped { receipts, left_running };
-    // The connection ends when the daemon does. Only then is it said to have ended, and whoever types the next
-    // command meets no half-gone daemon.
-    let gone = is_gone(&mut client, Instant::now() + LEAVING);
+    // The connection ends when the daemon does, so that the next command meets no daemon that is about to exit.
+    let gone = client.wait_closed(Instant::now() + LEAVING);
     if args.json {
         context.out.json(&Present { running: !gone, more: &result })?;
     } else {
         context.out.text(&render(&result, gone))?;
     }
     Ok(result.receipts.iter().map(stop::exit_code).max().unwrap_or(0).max(u8::from(!gone)))
-}
-
-fn is_gone(client: &mut Client, deadline: Instant) -> bool {
-    loop {
-        match client.receive_by(Some(deadline)) {
-            Ok(_) => {}
-            Err(error) => return error.is_disconnect(),
-        }
-    }
 }
 
 /// What became of the tasks.

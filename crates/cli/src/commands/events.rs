@@ -2,25 +2,20 @@
 
 mod describe;
 
-use std::time::Duration;
-
-use belay_client::Client;
+use belay_client::Message;
 use belay_protocol::ErrorKind;
 use belay_protocol::event::{Event, EventFilter, EventFollowParams, EventInfo, EventReadParams};
 use belay_protocol::methods::{EventFollow, EventRead, Notification};
 
 use crate::args::EventsArgs;
 use crate::context::Context;
-use crate::error::{CliError, Kind};
+use crate::error::CliError;
 use crate::outcome;
 use crate::ui::style::Style;
 use crate::ui::text::{cut, one_line, width};
 
 /// As wide as the id of a task.
 const ID_COLUMNS: usize = 19;
-
-/// How often a daemon may go away without having sent anything before we give up.
-const MAX_FRUITLESS: u32 = 5;
 
 pub(crate) fn run(mut args: EventsArgs, context: &mut Context) -> Result<u8, CliError> {
     if let Some(task) = &mut args.task {
@@ -75,48 +70,19 @@ fn explain_expired(error: CliError) -> CliError {
 }
 
 fn follow(args: &EventsArgs, context: &mut Context) -> Result<(), CliError> {
-    let mut after = args.after;
-    let mut fruitless = 0;
+    let mut client = context.connect()?;
+    client
+        .call::<EventFollow>(&EventFollowParams { after: args.after, only: only(args) })
+        .map_err(|error| explain_expired(error.into()))?;
     loop {
-        let before = after;
-        let mut client = context.connect()?;
-        let error = match follow_once(&mut client, args, &mut after, context) {
-            Ok(never) => match never {},
-            Err(error) => error,
-        };
-        fruitless = if after > before { 0 } else { fruitless + 1 };
-        let expired =
-            error.rpc().filter(|rpc| rpc.data.kind == ErrorKind::Expired).and_then(|rpc| rpc.data.from);
-        match expired {
-            // Only what is gone between two connections is skipped; what was asked for and is gone is an error.
-            Some(from) if before > args.after && from > after => {
-                context.note(&format!("events {} to {from} are no longer kept", after + 1));
-                after = from;
+        match context.next_message(&mut client)? {
+            Message::Notification(Notification::EventItem(item)) => show(&item.event, args.json, context)?,
+            Message::EventsExpired { first, last, .. } => {
+                context.out.flush()?;
+                context.note(&format!("events {first} to {last} are no longer kept"));
             }
-            _ if error.kind == Kind::Disconnected && fruitless <= MAX_FRUITLESS => {
-                std::thread::sleep(Duration::from_millis(20) * fruitless);
-            }
-            _ => return Err(explain_expired(error)),
-        }
-    }
-}
-
-fn follow_once(
-    client: &mut Client,
-    args: &EventsArgs,
-    after: &mut u64,
-    context: &mut Context,
-) -> Result<std::convert::Infallible, CliError> {
-    client.call::<EventFollow>(&EventFollowParams { after: *after, only: only(args) })?;
-    loop {
-        let event = match context.next_notification(client)?.parse()? {
-            Some(Notification::EventItem(item)) => item.event,
-            Some(Notification::EventEnd(end)) => return Err(CliError::from(end.error)),
-            _ => continue,
-        };
-        if event.seq > *after {
-            *after = event.seq;
-            show(&event, args.json, context)?;
+            Message::SubscriptionEnded { error, .. } => return Err(explain_expired(error.into())),
+            _ => {}
         }
     }
 }

@@ -3,9 +3,7 @@
 mod brief;
 mod head;
 
-use std::time::Duration;
-
-use belay_client::Client;
+use belay_client::{Message, OutputCursor, OutputPiece};
 use belay_protocol::methods::{Notification, OutputFollow, OutputRead, OutputSearch};
 use belay_protocol::output::{
     OutputFollowParams, OutputFrom as Begin, OutputReadParams, OutputSearchLine, OutputSearchParams,
@@ -15,12 +13,8 @@ use belay_protocol::output::{
 use self::head::Head;
 use crate::args::{LogsArgs, Stream};
 use crate::context::Context;
-use crate::cursor::{Cursor, Piece, gap_text};
 use crate::error::{CliError, Kind};
 use crate::ui::filter::Filter;
-
-/// How often a daemon may go away without having sent anything before we give up.
-const MAX_FRUITLESS: u32 = 5;
 
 pub(crate) fn run(mut args: LogsArgs, context: &mut Context) -> Result<u8, CliError> {
     args.id = context.task_id(&args.id)?;
@@ -54,13 +48,13 @@ impl Show {
         Self { json: args.json, filters: safe.then(<[Filter; 2]>::default) }
     }
 
-    fn pieces(&mut self, pieces: Vec<Piece>, context: &mut Context) -> Result<(), CliError> {
+    fn pieces(&mut self, pieces: Vec<OutputPiece>, context: &mut Context) -> Result<(), CliError> {
         for piece in pieces {
             match (piece, &mut self.filters) {
-                (Piece::Gap(from, to), _) => note_gap([from, to], context)?,
-                (Piece::Chunk(chunk), _) if self.json => context.out.json(&chunk)?,
-                (Piece::Chunk(chunk), None) => context.out.bytes(&chunk.data.0)?,
-                (Piece::Chunk(chunk), Some(filters)) => {
+                (OutputPiece::Gap { from, to }, _) => note_gap([from, to], context)?,
+                (OutputPiece::Chunk(chunk), _) if self.json => context.out.json(&chunk)?,
+                (OutputPiece::Chunk(chunk), None) => context.out.bytes(&chunk.data.0)?,
+                (OutputPiece::Chunk(chunk), Some(filters)) => {
                     let filter = &mut filters[usize::from(chunk.stream == StreamName::Stderr)];
                     context.out.bytes(&filter.feed(&chunk.data.0))?;
                 }
@@ -91,7 +85,7 @@ fn stream(args: &LogsArgs) -> Option<StreamName> {
 
 fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), CliError> {
     let mut client = context.connect()?;
-    let mut cursor = Cursor::at(args.after.unwrap_or(0));
+    let mut cursor = OutputCursor::at(args.after.unwrap_or(0));
     let mut params = OutputReadParams {
         id: args.id.clone(),
         from: begin(args),
@@ -114,43 +108,17 @@ fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), C
 }
 
 fn follow(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), CliError> {
-    let mut cursor = None;
-    let mut fruitless = 0;
+    let mut client = context.connect()?;
+    let params = OutputFollowParams { id: args.id.clone(), from: begin(args), stream: stream(args) };
+    let mut cursor = OutputCursor::at(client.call::<OutputFollow>(&params)?.from);
     loop {
-        let before = cursor;
-        let mut client = context.connect()?;
-        match follow_once(&mut client, args, &mut cursor, show, context) {
-            Err(error) if error.kind == Kind::Disconnected => {
-                fruitless = if cursor == before { fruitless + 1 } else { 0 };
-                if fruitless > MAX_FRUITLESS {
-                    return Err(error);
-                }
-                std::thread::sleep(Duration::from_millis(20) * fruitless);
-            }
-            other => return other,
-        }
-    }
-}
-
-/// Until the task's last byte, or until the connection breaks: then `cursor` says where to go on.
-fn follow_once(
-    client: &mut Client,
-    args: &LogsArgs,
-    cursor: &mut Option<Cursor>,
-    show: &mut Show,
-    context: &mut Context,
-) -> Result<(), CliError> {
-    let from = cursor.map_or_else(|| begin(args), |cursor| Begin::Offset { offset: cursor.next });
-    let params = OutputFollowParams { id: args.id.clone(), from, stream: stream(args) };
-    let begun = client.call::<OutputFollow>(&params)?;
-    let cursor = cursor.get_or_insert(Cursor::at(begun.from));
-    loop {
-        match context.next_notification(client)?.parse()? {
-            Some(Notification::OutputChunk(new)) => {
+        match context.next_message(&mut client)? {
+            Message::Notification(Notification::OutputChunk(new)) => {
                 let new = *new;
                 show.pieces(cursor.take(new.chunks, &new.gaps, new.next), context)?;
             }
-            Some(Notification::OutputEnd(_)) => return Ok(()),
+            Message::Notification(Notification::OutputEnd(_)) => return Ok(()),
+            Message::SubscriptionEnded { error, .. } => return Err(error.into()),
             _ => {}
         }
     }
@@ -209,6 +177,11 @@ fn show_page(
         }
     }
     gaps.try_for_each(|gap| note_gap(*gap, context))
+}
+
+/// The line that stands for bytes that were not kept.
+pub(crate) fn gap_text(from: u64, to: u64) -> String {
+    format!("[… {} bytes not kept: offsets {from}–{to} …]", to.saturating_sub(from))
 }
 
 fn note_gap([from, to]: [u64; 2], context: &mut Context) -> Result<(), CliError> {

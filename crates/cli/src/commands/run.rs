@@ -10,21 +10,18 @@ use belay_protocol::Bytes;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{
     AnswerWhen, Budgets, NoLimit, OnDisconnect, OnTimeout, Outcome, ShellCommand, ShellSpec,
-    StartFollowParams, TaskInfo, TaskStartParams,
+    StartFollowParams, TaskStartParams,
 };
 
 use crate::args::{self, Limit, RunArgs};
 use crate::caller::{self, ProcStatus};
 use crate::context::Context;
 use crate::duration::millis;
-use crate::error::{CliError, Kind};
+use crate::error::CliError;
 use crate::live;
 use crate::outcome;
 #[cfg(test)]
 pub(crate) use explain::lines as explained;
-
-/// How often a start is tried again when the daemon goes away before it answers. The token makes it one task.
-const MAX_TRIES: u32 = 5;
 
 pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> {
     let (detach, json) = (args.detach, args.json);
@@ -37,7 +34,7 @@ pub(crate) fn run(args: RunArgs, context: &mut Context) -> Result<u8, CliError> 
 }
 
 fn detached(params: &TaskStartParams, json: bool, context: &mut Context) -> Result<u8, CliError> {
-    let task = start(params, context)?;
+    let task = context.connect()?.call::<TaskStart>(params)?;
     let failed = matches!(task.outcome, Some(Outcome::Spawn { .. }));
     if json {
         context.out.json(&task)?;
@@ -59,17 +56,6 @@ fn detached(params: &TaskStartParams, json: bool, context: &mut Context) -> Resu
     Ok(0)
 }
 
-fn start(params: &TaskStartParams, context: &Context) -> Result<TaskInfo, CliError> {
-    let mut tries = 1;
-    loop {
-        let result = context.connect().and_then(|mut client| Ok(client.call::<TaskStart>(params)?));
-        match result {
-            Err(error) if error.kind == Kind::Disconnected && tries < MAX_TRIES => tries += 1,
-            other => return other,
-        }
-    }
-}
-
 /// Everything the daemon is told. What is wrong is found here, before any daemon is asked.
 pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<TaskStartParams, CliError> {
     if args.retry.is_some() && args.stdin && !args.detach {
@@ -80,10 +66,13 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<TaskStar
     let command = command(args.line, args.shell, args.command)?;
     let name = args.name.map(name).transpose()?;
     let set_env = set_env(args.env)?;
-    let token = args.token.map_or_else(caller::random_token, |token| match token.as_str() {
-        "" => Err(CliError::usage("--token is empty").hint("leave it out, or give any text")),
-        _ => Ok(token),
-    })?;
+    let token = match args.token {
+        Some(token) if token.is_empty() => {
+            return Err(CliError::usage("--token is empty").hint("leave it out, or give any text"));
+        }
+        Some(token) => token,
+        None => belay_client::random_token()?,
+    };
     let clocks =
         [(args.timeout, NoLimit::Timeout), (args.ttl, NoLimit::Ttl), (args.silence, NoLimit::Silence)];
     let no_limits = clocks.into_iter().filter(|(said, _)| *said == Some(Limit::None)).map(|(_, name)| name);

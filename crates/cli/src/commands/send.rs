@@ -15,10 +15,7 @@ use crate::caller;
 use crate::context::Context;
 use crate::error::CliError;
 
-/// How often a daemon may go away without an answer before we give up.
-const MAX_FRUITLESS: u32 = 5;
-
-/// How long a daemon may take to answer that keeps nobody waiting.
+/// How long a daemon may take to reply, besides the time that it waits for room.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -32,24 +29,24 @@ pub(crate) fn run(args: &SendArgs, context: &mut Context) -> Result<u8, CliError
         needs_terminal(&mut client, id)?;
     }
     match args.text.as_deref() {
-        Some(dash) if dash == "-" => forward(context, &mut client, id)?,
+        Some(dash) if dash == "-" => forward(&mut client, id)?,
         Some(text) => {
             let mut data = text.as_bytes().to_vec();
             if !args.no_newline && args.key.is_empty() {
                 data.push(b'\n');
             }
             for piece in data.chunks(CHUNK_BYTES) {
-                write(context, &mut client, id, piece, false)?;
+                write(&mut client, id, piece, false)?;
             }
         }
         None => {}
     }
     let keys: Vec<u8> = args.key.iter().flat_map(|key| key.0.iter().copied()).collect();
     for piece in keys.chunks(CHUNK_BYTES) {
-        write(context, &mut client, id, piece, false)?;
+        write(&mut client, id, piece, false)?;
     }
     if args.eof {
-        write(context, &mut client, id, &[], true)?;
+        write(&mut client, id, &[], true)?;
     }
     Ok(0)
 }
@@ -67,7 +64,7 @@ fn needs_terminal(client: &mut Client, id: &str) -> Result<(), CliError> {
     }
 }
 
-fn forward(context: &Context, client: &mut Client, id: &str) -> Result<(), CliError> {
+fn forward(client: &mut Client, id: &str) -> Result<(), CliError> {
     let mut input = std::io::stdin().lock();
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
@@ -77,28 +74,22 @@ fn forward(context: &Context, client: &mut Client, id: &str) -> Result<(), CliEr
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(CliError::io("read standard input", &error)),
         };
-        write(context, client, id, &buffer[..length], false)?;
+        write(client, id, &buffer[..length], false)?;
     }
 }
 
-/// Writes it, waiting where the task is slow. When a daemon dies before it answers, the next is asked under the same name:
-/// what has arrived is not written twice.
-fn write(context: &Context, client: &mut Client, id: &str, data: &[u8], close: bool) -> Result<(), CliError> {
-    let key = Some(caller::random_token()?);
+/// Writes all of it, and waits while the task does not read.
+fn write(client: &mut Client, id: &str, data: &[u8], close: bool) -> Result<(), CliError> {
+    let key = Some(belay_client::random_token()?);
     let mut params =
         TaskWriteParams { id: id.to_owned(), data: Bytes(data.to_vec()), close, key, room_ms: None };
-    let (mut pause, mut fruitless) = (SHORTEST_PAUSE, 0);
+    let mut pause = SHORTEST_PAUSE;
     loop {
         params.room_ms = caller::room_ms(client);
         let limit = Duration::from_millis(params.room_ms.unwrap_or(0)) + ANSWER_LIMIT;
         match client.call_by::<TaskWrite>(&params, Some(Instant::now() + limit)) {
             Ok(_) => return Ok(()),
             Err(ClientError::Rpc(error)) if error.data.kind == ErrorKind::Busy => {}
-            Err(error) if error.is_disconnect() && fruitless < MAX_FRUITLESS => {
-                fruitless += 1;
-                *client = context.connect()?;
-                continue;
-            }
             Err(error) => return Err(error.into()),
         }
         std::thread::sleep(pause);

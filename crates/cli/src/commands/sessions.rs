@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use belay_client::Client;
 use belay_protocol::ErrorKind;
 use belay_protocol::methods::{
     Notification, SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew,
@@ -40,9 +39,6 @@ use crate::ui::text::one_line;
 
 /// How long one call waits before it is asked again.
 const ONE_WAIT: Duration = Duration::from_secs(50);
-
-/// How long whoever waits leaves a daemon alone that has left, or is about to, before it looks for the next.
-const CHANGE: Duration = Duration::from_millis(20);
 
 /// How long a renewal that did not succeed is left alone at most before it is tried again.
 const SOON: Duration = Duration::from_secs(1);
@@ -116,7 +112,7 @@ fn open(args: OpenArgs, context: &mut Context) -> Result<u8, CliError> {
     if args.json {
         context.out.json(&opened)?;
     } else if args.export {
-        let home = context.places()?.home;
+        let home = context.paths()?.home;
         let home = home.to_string_lossy();
         context.out.text(&export(&opened, &home))?;
     } else {
@@ -224,20 +220,13 @@ fn show_one(args: &OneArgs, context: &mut Context) -> Result<u8, CliError> {
 
 fn drain(args: &DrainArgs, context: &mut Context) -> Result<u8, CliError> {
     let end = args.timeout.map(|timeout| Instant::now() + timeout);
-    let mut client: Option<Client> = None;
+    let mut client = context.connect()?;
     let result = loop {
         let left = end.map_or(ONE_WAIT, |end| end.saturating_duration_since(Instant::now()).min(ONE_WAIT));
         let params = SessionWaitParams { id: args.id.clone(), timeout_ms: Some(millis(left)) };
-        let mut asked = match client.take() {
-            Some(client) => client,
-            None => context.connect()?,
-        };
-        match asked.call::<SessionWait>(&params) {
-            Ok(result) if result.drained || end.is_some_and(|end| Instant::now() >= end) => break result,
-            Ok(_) => client = Some(asked),
-            // The next daemon knows the session too.
-            Err(error) if error.is_disconnect() => std::thread::sleep(CHANGE),
-            Err(error) => return Err(error.into()),
+        let result = client.call::<SessionWait>(&params)?;
+        if result.drained || end.is_some_and(|end| Instant::now() >= end) {
+            break result;
         }
     };
     if args.json {
@@ -281,17 +270,12 @@ fn close(args: &CloseArgs, context: &mut Context) -> Result<u8, CliError> {
 }
 
 fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
+    let mut client = context.connect()?;
     let mut ack = None;
     loop {
         let wait_ms = if args.follow { millis(ONE_WAIT) } else { 0 };
         let params = SessionNoticesParams { id: args.id.clone(), ack, wait_ms, max: None };
-        let found = match context.connect()?.call::<SessionNotices>(&params) {
-            Err(error) if error.is_disconnect() && args.follow => {
-                std::thread::sleep(CHANGE);
-                continue;
-            }
-            other => other?,
-        };
+        let found = client.call::<SessionNotices>(&params)?;
         for notice in &found.notices {
             if args.json {
                 context.out.json(notice)?;
@@ -307,7 +291,7 @@ fn notices(args: &NoticesArgs, context: &mut Context) -> Result<u8, CliError> {
             if let Some(seq) = ack.filter(|_| !args.peek) {
                 let params =
                     SessionNoticesParams { id: args.id.clone(), ack: Some(seq), wait_ms: 0, max: Some(1) };
-                context.connect()?.call::<SessionNotices>(&params)?;
+                client.call::<SessionNotices>(&params)?;
             }
             if found.more == 0 || args.peek {
                 return Ok(0);

@@ -100,7 +100,7 @@ fn start_params(
         rlimits: caller::limits(),
         // An agent that gives a command up kills its shell.
         on_disconnect: OnDisconnect::Stop,
-        token: Some(caller::random_token()?),
+        token: Some(belay_client::random_token()?),
         answer: AnswerWhen::Ended,
         follow: Some(StartFollowParams::default()),
         ..TaskStartParams::new(spec, caller::directory(None)?.into_os_string())

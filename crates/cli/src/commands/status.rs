@@ -28,7 +28,7 @@ pub(crate) struct Present<'a, T> {
 pub(crate) struct Nothing {}
 
 pub(crate) fn run(args: &StatusArgs, context: &mut Context) -> Result<u8, CliError> {
-    let mut client = match Client::connect_if_alive(&context.places()?) {
+    let mut client = match Client::connect_if_alive(&context.paths()?) {
         Ok(client) => client,
         Err(error) if error.is_absent() => {
             if args.json {

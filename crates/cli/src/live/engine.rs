@@ -1,13 +1,10 @@
-//! The loop itself: it waits for the daemon, for signals and for our standard input, and goes on with a new connection
-//! when a daemon dies. What is done about each stands in the files beside it.
+//! The loop: it waits for the daemon, for signals and for our standard input. What is done about each is in the files beside it.
 
 use std::time::{Duration, Instant};
 
-use belay_client::{Client, Message, Notification, Response, decode};
+use belay_client::{Client, ClientError, Message, OutputCursor, Response, decode};
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{
-    Notification as Known, OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite,
-};
+use belay_protocol::methods::{Notification, OutputFollow, OutputRead, TaskStart, TaskWait, TaskWrite};
 use belay_protocol::output::{OutputFollowParams, OutputFrom as Begin, OutputReadParams, StreamName};
 use belay_protocol::task::{TaskInfo, TaskWaitParams, TerminalSize, WaitMet};
 use belay_protocol::{ErrorKind, RpcError};
@@ -24,12 +21,8 @@ use super::sink::Sink;
 use super::{Input, Plan, Role};
 use crate::caller::ProcStatus;
 use crate::context::Context;
-use crate::cursor::Cursor;
-use crate::error::{CliError, Kind};
+use crate::error::CliError;
 use crate::outcome;
-
-/// How often a daemon may go away without having said anything before we give up.
-const MAX_FRUITLESS: u32 = 5;
 
 /// How long the rest of the output of an ended task is waited for before it is asked for.
 const REST_LIMIT: Duration = Duration::from_secs(2);
@@ -85,15 +78,15 @@ pub(crate) struct Live<'a> {
     /// The beginning of the names of our writes.
     pub(super) token: String,
     pub(super) client: Client,
-    connected: bool,
-    fruitless: u32,
     awaited: Awaited,
+    /// The call whose subscription is shown.
+    pub(super) output_call: Option<i64>,
     /// Known as soon as the task is.
     pub(super) id: Option<String>,
     pub(super) last: Option<TaskInfo>,
     /// Where the output begins; none if it is not shown.
     pub(super) from: Option<Begin>,
-    pub(super) cursor: Cursor,
+    pub(super) cursor: OutputCursor,
     output_over: bool,
     heard_at: Instant,
     pub(super) opening: Vec<u8>,
@@ -115,7 +108,7 @@ pub(crate) struct Live<'a> {
     pub(super) detach: Detach,
     pub(super) interrupts: usize,
     pub(super) left: Option<Left>,
-    /// The hardest stop that was asked for here, and whether it has been sent on this connection.
+    /// The hardest stop that was asked for here, and whether it has been sent.
     pub(super) order: Option<(StopLevel, bool)>,
     /// The size of our window, if the task's terminal does not have it yet.
     pub(super) size: Option<TerminalSize>,
@@ -162,12 +155,11 @@ impl<'a> Live<'a> {
             json,
             token,
             client,
-            connected: true,
-            fruitless: 0,
             awaited: Awaited::Nothing,
+            output_call: None,
             last: None,
             from,
-            cursor: Cursor::default(),
+            cursor: OutputCursor::default(),
             output_over: false,
             heard_at: Instant::now(),
             opening,
@@ -208,27 +200,16 @@ impl<'a> Live<'a> {
     fn begin_work(&mut self) -> Result<(), CliError> {
         let opening = std::mem::take(&mut self.opening);
         self.put(StreamName::Stdout, &opening);
-        // Of a start the output is asked for with it.
-        let followed = if self.is_viewer() { self.follow() } else { Ok(()) };
-        match followed.and_then(|()| self.ask()) {
-            Err(error) if error.kind == Kind::Disconnected => {
-                (self.connected, self.fruitless) = (false, 1);
-                Ok(())
-            }
-            other => other,
+        // A start asks for the output itself.
+        if self.is_viewer() {
+            self.follow()?;
         }
+        self.ask()
     }
 
     fn work(&mut self) -> Result<(), CliError> {
         while !self.is_over() {
-            let result = if self.connected { self.turn() } else { self.reconnect() };
-            match result {
-                Err(error) if error.kind == Kind::Disconnected && self.fruitless < MAX_FRUITLESS => {
-                    self.connected = false;
-                    self.fruitless += 1;
-                }
-                other => other?,
-            }
+            self.turn()?;
         }
         Ok(())
     }
@@ -251,7 +232,7 @@ impl<'a> Live<'a> {
             return true;
         }
         let Some(task) = &self.last else { return false };
-        let unshown = self.from.is_some() && !self.output_over && self.cursor.next < task.output.bytes;
+        let unshown = self.from.is_some() && !self.output_over && self.cursor.next() < task.output.bytes;
         // What nobody reads need not be shown to its end.
         let all_shown = !unshown || self.sink.open_stream().is_none();
         self.goes_on(task) || all_shown
@@ -261,7 +242,8 @@ impl<'a> Live<'a> {
     fn ask(&mut self) -> Result<(), CliError> {
         let Some(id) = self.id.clone() else {
             if let Some(params) = self.role.params() {
-                self.awaited = Awaited::Start(self.client.send::<TaskStart>(params)?);
+                let id = self.client.send::<TaskStart>(params)?;
+                (self.awaited, self.output_call) = (Awaited::Start(id), params.follow.map(|_| id));
             }
             return Ok(());
         };
@@ -272,41 +254,12 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Asks for the output, from where it was begun with or from where we have come.
+    /// Asks for the output of a task that runs already.
     fn follow(&mut self) -> Result<(), CliError> {
-        let (Some(begin), Some(id)) = (self.from, self.id.clone()) else { return Ok(()) };
-        let from = if self.cursor.next > 0 { Begin::Offset { offset: self.cursor.next } } else { begin };
-        let begun = self.client.call::<OutputFollow>(&OutputFollowParams { id, from, stream: None })?;
-        self.from = Some(Begin::Offset { offset: begun.from });
-        self.cursor = Cursor::at(self.cursor.next.max(begun.from));
+        let (Some(from), Some(id)) = (self.from, self.id.clone()) else { return Ok(()) };
+        let params = OutputFollowParams { id, from, stream: None };
+        self.output_call = Some(self.client.send::<OutputFollow>(&params)?);
         Ok(())
-    }
-
-    fn reconnect(&mut self) -> Result<(), CliError> {
-        std::thread::sleep(Duration::from_millis(20) * (self.fruitless - 1));
-        self.client = self.context.connect()?;
-        self.connected = true;
-        if let Some(feed) = &mut self.feed {
-            feed.disconnected();
-        }
-        if let Some((level, _)) = self.order {
-            self.order = Some((level, false));
-        }
-        if self.detach == Detach::Sent {
-            self.detach = Detach::Wanted;
-        }
-        if self.resizing.take().is_some() {
-            self.size = Some(super::ours::size());
-        }
-        match self.follow() {
-            // What was shown once may be gone for good: its end is still to be told.
-            Err(error) if error.rpc().is_some() && error.kind != Kind::Disconnected => {
-                let text = error.rpc().map(ToString::to_string).unwrap_or_default();
-                self.say(&format!("belay: {text}"));
-            }
-            other => other?,
-        }
-        self.ask()
     }
 
     fn turn(&mut self) -> Result<(), CliError> {
@@ -372,29 +325,32 @@ impl<'a> Live<'a> {
     }
 
     fn message(&mut self, message: Message) -> Result<(), CliError> {
-        (self.fruitless, self.heard_at) = (0, Instant::now());
+        self.heard_at = Instant::now();
         match message {
-            Message::Notification(said) => self.notification(&said),
-            Message::Response(response) => self.response(response),
+            Message::Notification(notification) => self.notification(notification),
+            Message::Response(response) => self.response(response)?,
+            // Output that was shown in part is removed. The end of the task is still reported.
+            Message::SubscriptionEnded { error, .. } => self.say(&format!("belay: {error}")),
+            _ => {}
         }
+        Ok(())
     }
 
-    fn notification(&mut self, said: &Notification) -> Result<(), CliError> {
-        match said.parse()? {
-            Some(Known::TaskStarted(start)) => self.id = Some(start.task.id),
-            Some(Known::TaskQueued(start)) => self.queued(&start.task),
-            Some(Known::OutputChunk(new)) => {
+    fn notification(&mut self, notification: Notification) {
+        match notification {
+            Notification::TaskStarted(start) => self.id = Some(start.task.id),
+            Notification::TaskQueued(start) => self.queued(&start.task),
+            Notification::OutputChunk(new) => {
                 let new = *new;
                 let pieces = self.cursor.take(new.chunks, &new.gaps, new.next);
                 self.show(pieces);
             }
-            Some(Known::OutputEnd(_)) => self.output_over = true,
-            Some(
-                Known::EventItem(_) | Known::EventEnd(_) | Known::TaskStopped(_) | Known::TaskRemoved(_),
-            )
-            | None => {}
+            Notification::OutputEnd(_) => self.output_over = true,
+            Notification::EventItem(_)
+            | Notification::EventEnd(_)
+            | Notification::TaskStopped(_)
+            | Notification::TaskRemoved(_) => {}
         }
-        Ok(())
     }
 
     /// It waits for its turn. It has a name already, by which it can be given up.
@@ -420,6 +376,12 @@ impl<'a> Live<'a> {
             self.ended(waited.task);
             return Ok(());
         }
+        if self.output_call == Some(id) {
+            let from = decode::<OutputFollow>(&result?)?.from;
+            self.from = Some(Begin::Offset { offset: from });
+            self.cursor = OutputCursor::at(self.cursor.next().max(from));
+            return Ok(());
+        }
         if self.resizing == Some(id) {
             // One that ends meanwhile needs no size.
             self.resizing = None;
@@ -430,7 +392,8 @@ impl<'a> Live<'a> {
         {
             let result = match result {
                 Ok(raw) => Ok(decode::<TaskWrite>(&raw)?),
-                Err(error) => Err(error),
+                Err(ClientError::Rpc(error)) => Err(error),
+                Err(error) => return Err(error.into()),
             };
             // A person who types to a task that cannot hear it is told; a pipe is treated as a pipe.
             let deaf =
@@ -451,8 +414,9 @@ impl<'a> Live<'a> {
     }
 
     /// Whether it is only that the task has ended while something was on its way to it.
-    fn came_too_late(&self, error: &RpcError) -> bool {
-        self.last.is_some() && error.data.kind == ErrorKind::WrongState
+    fn came_too_late(&self, error: &ClientError) -> bool {
+        let is_ended = |error: &RpcError| error.data.kind == ErrorKind::WrongState;
+        self.last.is_some() && matches!(error, ClientError::Rpc(error) if is_ended(error))
     }
 
     fn ended(&mut self, task: TaskInfo) {
@@ -466,14 +430,14 @@ impl<'a> Live<'a> {
     fn read_rest(&mut self) -> Result<(), CliError> {
         let Some(id) = self.id.clone() else { return Ok(()) };
         loop {
-            let from = Begin::Offset { offset: self.cursor.next };
+            let from = Begin::Offset { offset: self.cursor.next() };
             let params =
                 OutputReadParams { id: id.clone(), from, max_bytes: None, stream: None, text: false };
             let page = self.client.call::<OutputRead>(&params)?;
-            let before = self.cursor.next;
+            let before = self.cursor.next();
             let pieces = self.cursor.take(page.chunks, &page.gaps, page.next);
             self.show(pieces);
-            if page.eof || self.cursor.next == before {
+            if page.eof || self.cursor.next() == before {
                 self.output_over = true;
                 return Ok(());
             }

@@ -28,7 +28,7 @@ pub(super) struct Feed {
     close: bool,
     stage: Stage,
     pause: Duration,
-    /// Of the portion at hand: asked for twice, it is written once, and so it must not have grown meanwhile.
+    /// Of the portion at hand: it is sent again under the same number when the task was busy, and so it must not grow.
     number: u64,
     length: usize,
 }
@@ -158,13 +158,6 @@ impl Feed {
         }
     }
 
-    /// The connection broke. A portion that was on its way may have arrived or not: it is sent again, under its number.
-    pub(super) const fn disconnected(&mut self) {
-        if let Stage::Sent(_) = self.stage {
-            self.stage = Stage::Ready;
-        }
-    }
-
     fn rest(&mut self, now: Instant) {
         self.stage = Stage::Paused(now + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -219,18 +212,6 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_arrived_is_sent_again_under_its_number() {
-        let now = Instant::now();
-        let mut feed = Feed::new(true);
-        feed.disconnected();
-        feed.input(b"abc");
-        feed.sent(1);
-        assert_eq!(feed.next(now), None);
-        feed.disconnected();
-        assert_eq!(feed.next(now), Some(Portion { data: "abc".into(), close: false, number: 0 }));
-    }
-
-    #[test]
     fn keys_that_come_meanwhile_are_another_portion() {
         let now = Instant::now();
         let mut feed = Feed::new(false);
@@ -238,8 +219,9 @@ mod tests {
         assert_eq!(feed.next(now).unwrap().data, "ab".into());
         feed.sent(1);
         feed.keys(b"c");
-        feed.disconnected();
-        assert_eq!(feed.next(now), Some(Portion { data: "ab".into(), close: false, number: 0 }));
+        feed.answered(Err(RpcError::new(ErrorKind::Busy, "full")), now).unwrap();
+        let later = now + SHORTEST_PAUSE;
+        assert_eq!(feed.next(later), Some(Portion { data: "ab".into(), close: false, number: 0 }));
         feed.sent(2);
         feed.answered(Ok(written(2, 0)), now).unwrap();
         assert_eq!(feed.next(now), Some(Portion { data: "c".into(), close: false, number: 1 }));

@@ -8,7 +8,6 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 
-use crate::caller;
 use crate::error::CliError;
 
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub(crate) struct Hand {
 
 impl Hand {
     pub(crate) fn new() -> Result<Self, CliError> {
-        let name = format!("belay-{}", caller::random_token()?);
+        let name = format!("belay-{}", belay_client::random_token()?);
         let made = SocketAddr::from_abstract_name(&name)
             .and_then(|address| UnixListener::bind_addr(&address))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));

@@ -1,21 +1,22 @@
 //! What goes to our own streams: the task's output, and what we have to say ourselves.
 
+use belay_client::OutputPiece;
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{OutputFollow, OutputUnfollow};
-use belay_protocol::output::{OutputFollowParams, OutputFrom as Begin, OutputUnfollowParams, StreamName};
+use belay_protocol::methods::OutputFollow;
+use belay_protocol::output::{OutputFollowParams, OutputFrom as Begin, StreamName};
 use rustix::io::Errno;
 
 use super::engine::{Detach, Left, Live};
 use super::sink::Progress;
-use crate::cursor::{Piece, gap_text};
+use crate::commands::logs::gap_text;
 use crate::error::CliError;
 
 impl Live<'_> {
-    pub(super) fn show(&mut self, pieces: Vec<Piece>) {
+    pub(super) fn show(&mut self, pieces: Vec<OutputPiece>) {
         for piece in pieces {
             match piece {
-                Piece::Chunk(chunk) => self.put(chunk.stream, &chunk.data.0),
-                Piece::Gap(from, to) => self.say(&gap_text(from, to)),
+                OutputPiece::Chunk(chunk) => self.put(chunk.stream, &chunk.data.0),
+                OutputPiece::Gap { from, to } => self.say(&gap_text(from, to)),
             }
         }
     }
@@ -33,7 +34,7 @@ impl Live<'_> {
                 }
                 Ok(Progress::Signal) => {
                     self.hear();
-                    // A broken connection is noticed by whoever reads from it next.
+                    // A connection that cannot be replaced is noticed by the next read.
                     let _ = self.give_order().and_then(|()| self.give_detach());
                     if self.detach == Detach::Sent {
                         // Nobody reads here now; the log has it all.
@@ -67,10 +68,13 @@ impl Live<'_> {
             return Ok(());
         };
         self.refollow = false;
-        self.client.send::<OutputUnfollow>(&OutputUnfollowParams { id: Some(id.clone()), follow: None })?;
+        if let Some(fed_by) = self.output_call.take() {
+            self.client.unsubscribe(fed_by)?;
+        }
         if let Some(stream) = self.sink.open_stream() {
-            let from = Begin::Offset { offset: self.cursor.next };
-            self.client.send::<OutputFollow>(&OutputFollowParams { id, from, stream: Some(stream) })?;
+            let from = Begin::Offset { offset: self.cursor.next() };
+            let params = OutputFollowParams { id, from, stream: Some(stream) };
+            self.output_call = Some(self.client.send::<OutputFollow>(&params)?);
         }
         Ok(())
     }

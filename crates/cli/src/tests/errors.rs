@@ -2,7 +2,7 @@
 
 use std::io;
 
-use belay_client::{ClientError, Places};
+use belay_client::{ClientError, Paths};
 use belay_protocol::{ErrorKind, RpcError};
 
 use crate::error::CliError;
@@ -74,7 +74,7 @@ fn on_the_way_to_it() {
     error: the daemon closed the connection
     exit code 4
     "#);
-    insta::assert_snapshot!(shown(Places::from_env(|_| None).unwrap_err()), @r#"
+    insta::assert_snapshot!(shown(Paths::from_env(|_| None).unwrap_err()), @r#"
     error: there is no place for Belay's state: neither BELAY_HOME nor XDG_STATE_HOME nor HOME is set
      hint: set HOME, or set BELAY_HOME to a directory of yours
     exit code 4

@@ -1,6 +1,6 @@
 //! Tables, blocks and receipts.
 
-use belay_client::Places;
+use belay_client::Paths;
 use belay_protocol::config::{ConfigApplies, ConfigGetResult, ConfigItem, ConfigSetResult, ConfigSource};
 use belay_protocol::daemon::{
     BudgetEnforcement, CgroupLayout, ContainmentInfo, ContainmentKind, DaemonNotice, DaemonStatusResult,
@@ -210,8 +210,8 @@ fn daemon_status() -> DaemonStatusResult {
 #[test]
 fn the_daemon() {
     insta::assert_snapshot!("status", status::render(&daemon_status(), NOW, false));
-    let places = Places::new("/h".into(), "/r".into());
-    insta::assert_snapshot!("up", up::render(&daemon_status(), &places, false));
+    let paths = Paths::new("/h".into(), "/r".into());
+    insta::assert_snapshot!("up", up::render(&daemon_status(), &paths, false));
 }
 
 #[test]

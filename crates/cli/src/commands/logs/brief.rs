@@ -1,12 +1,13 @@
 //! `belay logs --brief`: one task for somebody with little room to read, first of all a model.
 
-use belay_client::{Client, Excerpt, Part, report};
+use belay_client::Client;
 use belay_protocol::methods::TaskGet;
 use belay_protocol::task::{TaskGetParams, TaskInfo};
 
 use crate::args::LogsArgs;
 use crate::context::{self, Context};
 use crate::error::CliError;
+use crate::excerpt::{Excerpt, Part, report};
 use crate::outcome;
 use crate::ui::filter::Filter;
 use crate::ui::text::one_line;

@@ -2,7 +2,7 @@
 
 use belay_protocol::output::OutputSearchLine;
 
-use crate::cursor::Piece;
+use belay_client::OutputPiece;
 
 /// How many lines may still be shown; none for all.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ impl Head {
     }
 
     /// What of the output is within the first lines, whichever stream they are of.
-    pub(super) fn cut(&mut self, mut pieces: Vec<Piece>) -> Vec<Piece> {
+    pub(super) fn cut(&mut self, mut pieces: Vec<OutputPiece>) -> Vec<OutputPiece> {
         let Some(left) = &mut self.left else { return pieces };
         for (place, piece) in pieces.iter_mut().enumerate() {
             if *left == 0 {
                 pieces.truncate(place);
                 break;
             }
-            let Piece::Chunk(chunk) = piece else { continue };
+            let OutputPiece::Chunk(chunk) = piece else { continue };
             let mut ends =
                 chunk.data.0.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
             let wanted = usize::try_from(*left - 1).unwrap_or(usize::MAX);

@@ -1,19 +1,16 @@
-//! What a model gets to read of a task: who it is, how it is and what to do next, always whole; then as much of the
-//! output as a budget allows, its head and its tail, with what is left out marked. Everything that shows output to a
-//! model comes through here.
+//! The excerpt of a task for a model: its id, its state and the next step, always whole; then the head and the tail of the
+//! output within a budget, with the rest marked as left out.
 
 use std::fmt::Write as _;
 
+use belay_client::{Client, ClientError};
 use belay_protocol::methods::OutputRead;
 use belay_protocol::output::{OutputFrom as Begin, OutputReadParams, OutputReadResult};
 use belay_protocol::task::TaskInfo;
 
-use crate::call::Client;
-use crate::error::ClientError;
-
 /// A stretch of output, in the order in which it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     Text {
         offset: u64,
         data: Vec<u8>,
@@ -32,15 +29,15 @@ pub enum Part {
 
 /// Part of what a task has written: what lies between two offsets, the middle of it perhaps left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excerpt {
-    pub from: u64,
-    pub to: u64,
-    pub parts: Vec<Part>,
+pub(crate) struct Excerpt {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) parts: Vec<Part>,
 }
 
 impl Excerpt {
     /// The output of a task from an offset to its present end, cut to at most `budget` bytes.
-    pub fn read(client: &mut Client, id: &str, from: u64, budget: usize) -> Result<Self, ClientError> {
+    pub(crate) fn read(client: &mut Client, id: &str, from: u64, budget: usize) -> Result<Self, ClientError> {
         let mut page = |from: u64| {
             let max_bytes = Some(budget.max(1) as u64);
             let params = OutputReadParams {
@@ -69,7 +66,7 @@ impl Excerpt {
     /// The same with at most `budget` bytes of text, half of them from its beginning and the others from its end. It is cut
     /// between lines where that is possible, and never inside of a character.
     #[must_use]
-    pub fn capped(self, budget: usize) -> Self {
+    pub(crate) fn capped(self, budget: usize) -> Self {
         let total: usize = self.parts.iter().map(length).sum();
         let mut parts = Vec::new();
         let head = if total > budget { budget / 2 } else { total };
@@ -101,7 +98,7 @@ impl Excerpt {
 
 /// The text for a model. `next` is what it can do now, in the words of whatever it talks to. What comes first is never cut,
 /// whatever the budget.
-pub fn report(task: &TaskInfo, status: &str, next: &str, excerpt: &Excerpt) -> String {
+pub(crate) fn report(task: &TaskInfo, status: &str, next: &str, excerpt: &Excerpt) -> String {
     let mut text = format!("task {}: {status}\n", task.id);
     if let Some(line) = task.spec.line() {
         let _ = writeln!(text, "shell line: {}", line.explanation);

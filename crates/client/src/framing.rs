@@ -1,17 +1,12 @@
-//! Cutting what arrives on a socket into lines. It knows nothing of JSON.
+//! Cutting the bytes that arrive into lines, one message each. It reads no socket and knows nothing of JSON.
 
-use std::os::fd::AsFd;
-
-use rustix::buffer::spare_capacity;
-use rustix::io::Errno;
-
-/// The longest line that is taken from a daemon: far above anything it sends, so that only a broken one meets it.
+/// The longest line that is accepted: far above anything a daemon sends, so that only a broken one reaches it.
 pub(crate) const MAX_LINE_BYTES: usize = 256 * 1024 * 1024;
 
 /// How much is asked for in one read.
 const READ_BYTES: usize = 128 * 1024;
 
-/// What has been read and not yet been taken.
+/// Bytes that have arrived and have not been taken as lines.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     buffer: Vec<u8>,
@@ -19,16 +14,6 @@ pub(crate) struct Lines {
     start: usize,
     /// Up to here there is no line end after `start`.
     scanned: usize,
-}
-
-/// What one read did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    Some,
-    /// The other side is gone.
-    End,
-    /// A line is longer than any line may be.
-    TooLong,
 }
 
 impl Lines {
@@ -56,24 +41,22 @@ impl Lines {
         Some(&self.buffer[line])
     }
 
-    /// One read, which waits if there is nothing.
-    pub(crate) fn fill(&mut self, from: impl AsFd) -> Result<Filled, Errno> {
+    /// Room for the next read, behind the bytes that wait. None: a line is longer than any line may be.
+    pub(crate) fn room(&mut self) -> Option<&mut Vec<u8>> {
         self.compact();
         if self.buffer.len() >= MAX_LINE_BYTES {
-            return Ok(Filled::TooLong);
+            return None;
         }
         self.buffer.reserve(READ_BYTES);
-        loop {
-            match rustix::io::read(from.as_fd(), spare_capacity(&mut self.buffer)) {
-                Ok(0) => return Ok(Filled::End),
-                Ok(_) => return Ok(Filled::Some),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        Some(&mut self.buffer)
     }
 
-    /// Drops what was taken, so that the buffer holds no more than the lines that wait.
+    /// Drops everything: the rest of a connection that is lost.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Drops the lines that were taken, so that the buffer holds only those that wait.
     fn compact(&mut self) {
         if self.start == 0 {
             return;
@@ -89,30 +72,25 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-    use std::os::unix::net::UnixStream;
-
     use proptest::prelude::*;
 
-    use super::{Filled, Lines};
+    use super::Lines;
 
     proptest! {
         #[test]
-        fn lines_come_out_as_they_went_in_however_they_were_cut(
+        fn lines_are_independent_of_read_boundaries(
             lines in prop::collection::vec("[^\n]{0,40}", 0..20),
             cuts in prop::collection::vec(1_usize..30, 1..20),
         ) {
             let text: Vec<u8> = lines.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect();
-            let (mut near, far) = UnixStream::pair().unwrap();
             let mut reader = Lines::default();
             let mut seen = Vec::new();
             let mut rest = text.as_slice();
             for cut in cuts.iter().cycle() {
                 let (now, later) = rest.split_at((*cut).min(rest.len()));
                 if now.is_empty() { break; }
-                near.write_all(now).unwrap();
+                reader.room().unwrap().extend_from_slice(now);
                 rest = later;
-                prop_assert_eq!(reader.fill(&far).unwrap(), Filled::Some);
                 let ready = reader.has_line();
                 let before = seen.len();
                 while let Some(line) = reader.next_line() {
