@@ -76,7 +76,7 @@ fn take_away(world: &World, round: usize) {
 }
 
 fn follow_of(id: &str) -> OutputFollowParams {
-    OutputFollowParams { id: id.to_owned(), from: OutputFrom::default(), stream: None }
+    OutputFollowParams { id: id.to_owned(), from: OutputFrom::default(), stream: None, text: false }
 }
 
 fn held_session() -> SessionOpenParams {

@@ -254,7 +254,12 @@ fn a_slow_reader_hurts_no_fast_one_and_misses_nothing() {
     let go = world.dir().join("go");
     let script = format!("until [ -e {} ]; do sleep 0.01; done; exec seq -f %019.0f 1 {LINES}", go.display());
     let id = world.run_detached(["sh", "-c", &script]);
-    let params = OutputFollowParams { id: id.clone(), from: OutputFrom::Offset { offset: 0 }, stream: None };
+    let params = OutputFollowParams {
+        id: id.clone(),
+        from: OutputFrom::Offset { offset: 0 },
+        stream: None,
+        text: false,
+    };
     let (mut slow, mut fast) = (world.client(), world.client());
     slow.call::<OutputFollow>(&params).unwrap();
     fast.call::<OutputFollow>(&params).unwrap();

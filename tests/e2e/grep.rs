@@ -169,6 +169,7 @@ fn more_context_than_can_be_given_is_refused() {
         context: 51,
         max_matches: None,
         cursor: None,
+        text: false,
     };
     let error = refused(world.client().call::<OutputSearch>(&params));
     assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Invalid, Some("context")));

@@ -23,7 +23,7 @@ fn the_first_lines_are_shown_and_no_byte_more() {
     assert_eq!(head(&["--head", "2", "--stream", "stdout"]), b"one\nthree\n");
     assert_eq!(head(&["--head", "2", "--raw"]), b"one\ntwo\n");
     let chunks: Vec<OutputChunk> = world.belay(["logs", &id, "--head", "2", "--json"]).ok().json_lines();
-    assert_eq!(chunks.iter().flat_map(|chunk| chunk.data.0.clone()).collect::<Vec<u8>>(), b"one\ntwo\n");
+    assert_eq!(chunks.into_iter().map(|chunk| chunk.text.unwrap()).collect::<String>(), "one\ntwo\n");
 
     assert_eq!(head(&["--head", "2", "--grep", "[eo]"]), b"one\ntwo\n");
     assert_eq!(head(&["--head", "1", "--grep", "t", "--context", "1"]), b"one\ntwo\n");

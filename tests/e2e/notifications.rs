@@ -51,7 +51,8 @@ fn concurrent_foreground_starts_are_told_apart() {
     let world = world();
     let mut raw = Raw::greeted(&world);
     for n in 0..CALLS {
-        let params = start(&world, &format!("echo said {n}"), &json!({ "answer": "ended", "follow": {} }));
+        let more = json!({ "answer": "ended", "follow": { "text": true } });
+        let params = start(&world, &format!("echo said {n}"), &more);
         send(&mut raw, &json!(format!("call-{n}")), "task/start", &params);
     }
     let all = messages_by_request(&mut raw, CALLS);
@@ -62,7 +63,7 @@ fn concurrent_foreground_starts_are_told_apart() {
             messages.iter().map(|message| message["method"].as_str().unwrap_or("result")).collect();
         assert_eq!(methods, ["task/started", "output/chunk", "output/end", "result"], "{request}");
         let id = &messages[0]["params"]["task"]["id"];
-        assert_eq!(messages[1]["params"]["chunks"][0]["data"], format!("said {n}\n"));
+        assert_eq!(messages[1]["params"]["chunks"][0]["text"], format!("said {n}\n"));
         assert_eq!([&messages[1]["params"]["id"], &messages[2]["params"]["id"]], [id, id]);
         assert_eq!(messages[3]["result"]["id"], *id);
         assert_eq!(messages[3]["result"]["status"], "completed");
@@ -139,17 +140,17 @@ fn output_subscription_ends_alone_by_its_number() {
     let mut raw = Raw::greeted(&world);
     let mut numbers = Vec::new();
     for request in ["a", "b"] {
-        send(&mut raw, &json!(request), "output/follow", &json!({ "id": id }));
+        send(&mut raw, &json!(request), "output/follow", &json!({ "id": id, "text": true }));
         let answer = raw.hear();
         numbers.push(answer["result"]["follow"].clone());
         let chunk = raw.hear();
-        assert_eq!([&chunk["params"]["request"], &chunk["params"]["chunks"][0]["data"]], [request, "one\n"]);
+        assert_eq!([&chunk["params"]["request"], &chunk["params"]["chunks"][0]["text"]], [request, "one\n"]);
     }
     let answer = raw.call("output/unfollow", &json!({ "follow": numbers[0] }));
     assert_eq!(answer["result"], json!({ "ended": 1 }));
     std::fs::write(&gate, "go\n").unwrap();
     let (chunk, end) = (raw.hear(), raw.hear());
-    assert_eq!([&chunk["params"]["request"], &chunk["params"]["chunks"][0]["data"]], ["b", "two\n"]);
+    assert_eq!([&chunk["params"]["request"], &chunk["params"]["chunks"][0]["text"]], ["b", "two\n"]);
     assert_eq!([&end["method"], &end["params"]["request"]], ["output/end", "b"]);
     for (params, field) in [
         (json!({}), "follow"),

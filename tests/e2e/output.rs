@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use belay_protocol::ErrorKind;
 use belay_protocol::methods::{OutputRead, TaskWait};
 use belay_protocol::output::{
     OutputChunk, OutputFrom as Begin, OutputLine, OutputReadParams, OutputReadResult, StreamName,
 };
 use belay_protocol::task::{TaskStatus, TaskWaitParams, WaitMet};
+use belay_protocol::{Base64Bytes, ErrorKind};
 use belay_testkit::{LONG, World, wait_until};
 
+use serde_json::{Value, json};
+
+use crate::raw::Raw;
 use crate::support::{refused, world};
 
 fn read_of(id: &str) -> OutputReadParams {
@@ -121,9 +124,48 @@ fn the_log_can_be_cut_in_every_way() {
     let none = world.belay(["logs", &id, "--grep", "nowhere"]);
     assert_eq!((none.code, none.stdout.as_slice()), (Some(1), &b""[..]), "{none}");
     let lines: Vec<OutputLine> = world.belay(["logs", &id, "--json", "--grep", "err 3"]).ok().json_lines();
-    let found = OutputLine { stream: StreamName::Stderr, offset: 30, text: "err 3".into(), matched: true };
-    assert_eq!(lines.iter().map(|line| (line.offset, line.matched)).collect::<Vec<_>>(), [(30, true)]);
-    assert_eq!(lines[0].stream, found.stream);
+    let found = OutputLine {
+        stream: StreamName::Stderr,
+        offset: 30,
+        data: Base64Bytes::default(),
+        text: Some("err 3".to_owned()),
+        matched: true,
+    };
+    assert_eq!(lines, [found]);
+}
+
+// proves O3
+#[test]
+fn text_in_follows_splits_no_character() {
+    let world = world();
+    let mut raw = Raw::greeted(&world);
+    // The bytes of a character come one by one, with a pause that lets each be sent alone.
+    let script = "for i in 1 2 3; do for b in '\\360' '\\237' '\\230' '\\200'; do printf $b; sleep 0.05; done; done; printf 'a\\377b'";
+    let params = json!({
+        "spec": { "kind": "shell", "command": { "kind": "argv", "argv": ["bash", "-c", script] } },
+        "cwd": "/",
+        "env": [format!("BELAY_HOME={}", world.marker()), "PATH=/usr/bin:/bin"],
+        "answer": "ended",
+        "follow": { "text": true },
+    });
+    let line = json!({ "jsonrpc": "2.0", "id": 1, "method": "task/start", "params": params });
+    raw.send(format!("{line}\n").as_bytes());
+    let (mut texts, mut covered) = (Vec::new(), 0);
+    let task = loop {
+        let message = raw.hear();
+        if message["id"] == 1 {
+            break message["result"]["id"].as_str().unwrap().to_owned();
+        }
+        for chunk in message["params"]["chunks"].as_array().into_iter().flatten() {
+            assert_eq!((&chunk["data"], &chunk["offset"]), (&Value::Null, &json!(covered)));
+            covered += chunk["bytes"].as_u64().unwrap();
+            texts.push(chunk["text"].as_str().unwrap().to_owned());
+        }
+    };
+    assert_eq!((texts.concat().as_str(), covered), ("😀😀😀a\u{fffd}b", 15));
+    assert!(texts.iter().all(|text| !text.is_empty()) && texts.len() > 1, "{texts:?}");
+    // The same bytes, as they are.
+    assert_eq!(world.stdout_of(&task), "😀😀😀".bytes().chain(*b"a\xffb").collect::<Vec<u8>>());
 }
 
 // proves O2, O3
@@ -165,8 +207,11 @@ fn every_byte_survives_and_a_last_line_needs_no_end() {
     world.wait_ended(&id);
     assert_eq!(world.logs(&id), bytes);
     assert_eq!(world.belay(["logs", "-f", "--raw", &id]).ok().stdout, bytes);
-    let chunks: Vec<OutputChunk> = world.belay(["logs", "--json", &id]).ok().json_lines();
+    let chunks: Vec<OutputChunk> = world.belay(["logs", "--json", "--raw", &id]).ok().json_lines();
     assert_eq!(joined(&chunks), bytes);
+    let chunks: Vec<OutputChunk> = world.belay(["logs", "--json", &id]).ok().json_lines();
+    let text: String = chunks.into_iter().map(|chunk| chunk.text.unwrap()).collect();
+    assert_eq!(text, String::from_utf8_lossy(&bytes));
     assert_eq!(world.belay(["run", "--", "cat", file.to_str().unwrap()]).ok().stdout, bytes);
     assert_eq!(world.belay(["logs", "--raw", "--tail", "1", &id]).ok().stdout, b"\x0b\x0c\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~\x7f".iter().copied().chain(128..=255).chain(b"\xf0\x9f\x98 no end".iter().copied()).collect::<Vec<u8>>());
 }
@@ -187,7 +232,7 @@ fn text_is_never_cut_within_a_character() {
             (OutputReadParams { text: true, max_bytes: Some(max_bytes), ..read_of(&id) }, String::new());
         loop {
             let page: OutputReadResult = client.call::<OutputRead>(&params).unwrap();
-            let part = String::from_utf8(joined(&page.chunks)).expect("a part that is text by itself");
+            let part: String = page.chunks.iter().map(|chunk| chunk.text.clone().unwrap()).collect();
             assert!(part.len() as u64 <= max_bytes && !part.is_empty(), "{max_bytes}: {part:?}");
             sizes.insert(part.len());
             read.push_str(&part);

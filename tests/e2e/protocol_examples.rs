@@ -105,7 +105,7 @@ fn run(world: &World, number: usize, steps: Vec<Step>) {
 #[test]
 fn examples_of_protocol_page_hold() {
     let all = examples();
-    assert_eq!(all.len(), 10);
+    assert_eq!(all.len(), 13);
     for (number, steps) in all.into_iter().enumerate() {
         run(&world(), number, steps);
     }

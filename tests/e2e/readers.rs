@@ -23,6 +23,7 @@ fn a_follower_that_leaves_amid_the_noise_keeps_nobody_waiting() {
                 id: id.clone(),
                 from: Begin::Offset { offset: 0 },
                 stream: None,
+                text: false,
             })
             .unwrap();
         // It has read something, and is gone with the rest unread.

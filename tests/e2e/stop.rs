@@ -212,7 +212,7 @@ fn who_why_how_and_when_are_in_the_outcome_and_in_the_events() {
     let before = world.get(&id).started_at.unwrap();
     let receipt = world.stop(&order).receipt.unwrap();
     let user = world.shell("id -un").ok().line();
-    let actor = format!("user:{user} via cli (the test)");
+    let actor = format!("user:{user} via api (the test)");
     assert_eq!((receipt.actor.as_str(), receipt.reason.as_deref()), (actor.as_str(), Some("runs away")));
     assert_eq!(receipt.level, StopLevel::Interrupt);
     let [sent] = receipt.signals.as_slice() else { panic!("{receipt:?}") };

@@ -8,7 +8,7 @@ use belay_testkit::{LONG, World, wait_until};
 use crate::support::{FOREVER, refused, stop_of, world};
 
 fn matching(pattern: &str) -> OutputMatchParams {
-    OutputMatchParams { pattern: pattern.to_owned(), after: 0, stream: None, cursor: None }
+    OutputMatchParams { pattern: pattern.to_owned(), after: 0, stream: None, cursor: None, text: true }
 }
 
 fn for_match(id: &str, matching: OutputMatchParams, timeout_ms: u64) -> TaskWaitParams {
@@ -22,7 +22,7 @@ fn wait(world: &World, params: &TaskWaitParams) -> TaskWaitResult {
 
 fn found(waited: &TaskWaitResult) -> (u64, String) {
     let line = &waited.line.as_ref().unwrap().line;
-    (line.offset, line.text.to_text_lossy().into_owned())
+    (line.offset, line.text.clone().unwrap())
 }
 
 // proves W1

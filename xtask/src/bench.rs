@@ -4,6 +4,7 @@ mod bystander;
 mod capture;
 mod cli;
 mod comparison;
+mod down;
 mod fan_out;
 mod filled;
 mod follow;
@@ -13,6 +14,7 @@ mod idle;
 mod journal;
 mod leaderless;
 mod lease;
+mod list;
 mod live;
 mod many;
 mod measure;
@@ -72,6 +74,8 @@ const WORKS: &[Work] = &[
     work("gc", gc::run, 5),
     work("follow", follow::run, 7),
     work("leaderless", leaderless::run, 5),
+    work("list", list::run, 5),
+    work("down", down::run, 3),
     // Binaries without a report of their steps do not survive this load either.
     Work { is_for: |role| matches!(role, Role::New), ..work("steps", steps::run, 2) },
 ];

@@ -2,6 +2,7 @@
 
 mod config;
 mod daemon;
+pub(crate) mod filter;
 mod limits;
 mod logs;
 pub(crate) mod owners;
@@ -19,6 +20,8 @@ pub(crate) use self::daemon::{
     CompletionsArgs, DaemonLogArgs, DoctorArgs, DownArgs, EventsArgs, GcArgs, LogLevel, RmArgs, StatusArgs,
     UpArgs,
 };
+pub(crate) use self::filter::PsArgs;
+use self::filter::{Label, label};
 pub(crate) use self::limits::{BudgetArgs, Limit, limit, number};
 pub(crate) use self::logs::{LogsArgs, Stream};
 use self::owners::{LanesArgs, SessionsArgs};
@@ -72,6 +75,7 @@ verbs! {
     "  belay ps            what runs now
   belay ps -a         ended tasks too
   belay ps --tree     what was started by what
+  belay ps --status failed --label team=web
   belay ps --json     one object a line, for scripts";
     "inspect" Inspect(InspectArgs), "Show everything about one task",
     "  belay inspect sh-4f
@@ -94,7 +98,8 @@ verbs! {
     "  belay stop sh-4f                          SIGTERM, and SIGKILL after the grace
   belay stop sh-4f sh-9a --grace 2s
   belay stop sh-4f --kill --reason 'runs away'
-  belay stop sh-4f --cascade                with everything that it has started through Belay, leaf first";
+  belay stop sh-4f --cascade                with everything that it has started through Belay, leaf first
+  belay stop sh-4f --dry-run                what would be stopped; stops nothing";
     "detach" Detach(DetachArgs), "Move tasks from the foreground to the background; nothing else about them changes",
     "  belay detach sh-4f       whoever waits for it is released, and it runs on";
     "attach" Attach(AttachArgs), "Go to a task that runs: see its screen, type to it, and leave again",
@@ -224,6 +229,9 @@ pub(crate) struct RunArgs {
     /// A name to know it by, wherever a command takes an id: it means the task of that name that lives, or else the last
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<OsString>,
+    /// Put a label on the task, to find it and its events by; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) label: Vec<Label>,
     /// Where to run it; else here
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
@@ -345,22 +353,6 @@ pub(crate) struct AttachArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct PsArgs {
-    /// Ended tasks too
-    #[arg(short, long)]
-    pub(crate) all: bool,
-    /// Only tasks of this session
-    #[arg(long, value_name = "SESSION")]
-    pub(crate) session: Option<String>,
-    /// Each below what has started it
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) tree: bool,
-    /// One object a line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
     /// The task
     #[arg(value_name = "ID")]
@@ -426,6 +418,9 @@ pub(crate) struct StopArgs {
     /// First everything that it has started through Belay, leaf first
     #[arg(long)]
     pub(crate) cascade: bool,
+    /// Stop nothing: show the processes that would be signalled, the tasks below, and what would happen to the lane
+    #[arg(long, conflicts_with = "level")]
+    pub(crate) dry_run: bool,
     /// Whether the owner of the task is fenced from its lane; auto: if you are not the owner
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) fence: Fence,

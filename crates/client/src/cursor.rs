@@ -1,7 +1,6 @@
 //! Positions in the output of a task: output that arrives twice after a reconnect is passed on once, in order, with gaps in
 //! their places. It reads nothing.
 
-use belay_protocol::Bytes;
 use belay_protocol::output::OutputChunk;
 
 /// A stretch of output: bytes, or a gap.
@@ -61,7 +60,7 @@ impl OutputPiece {
     /// The first offset behind it.
     pub fn end(&self) -> u64 {
         match self {
-            Self::Chunk(chunk) => chunk.offset + length(&chunk.data),
+            Self::Chunk(chunk) => chunk.end(),
             Self::Gap { to, .. } => *to,
         }
     }
@@ -73,16 +72,15 @@ fn unseen(mut chunk: OutputChunk, seen: u64) -> Option<OutputChunk> {
     if known == 0 {
         return Some(chunk);
     }
-    if known >= length(&chunk.data) {
+    if known >= chunk.bytes {
         return None;
     }
-    chunk.data.0.drain(..usize::try_from(known).unwrap_or(usize::MAX));
-    chunk.offset += known;
+    // Text is passed on whole: a subscription goes on at the beginning of a chunk.
+    if chunk.text.is_none() {
+        chunk.data.0.drain(..usize::try_from(known).unwrap_or(usize::MAX));
+        (chunk.offset, chunk.bytes) = (chunk.offset + known, chunk.bytes - known);
+    }
     Some(chunk)
-}
-
-fn length(bytes: &Bytes) -> u64 {
-    u64::try_from(bytes.0.len()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     fn chunk(offset: u64, text: &str) -> OutputChunk {
-        OutputChunk { stream: StreamName::Stdout, offset, at: Timestamp(0), data: text.into() }
+        OutputChunk::of_bytes(StreamName::Stdout, offset, Timestamp(0), text.as_bytes().to_vec())
     }
 
     #[test]
@@ -137,13 +135,13 @@ mod tests {
                 let to = (from + length).min(text.len());
                 let sent = chunk(u64::try_from(from).unwrap(), &text[from..to]);
                 for piece in cursor.take(vec![sent], &[], u64::try_from(to).unwrap()) {
-                    if let OutputPiece::Chunk(chunk) = piece { shown.push_str(&chunk.data.to_text_lossy()); }
+                    if let OutputPiece::Chunk(chunk) = piece { shown.push_str(&String::from_utf8_lossy(&chunk.data.0)); }
                 }
                 prop_assert_eq!(&shown, &text[..shown.len()]);
             }
             let rest = chunk(0, &text);
             for piece in cursor.take(vec![rest], &[], u64::try_from(text.len()).unwrap()) {
-                if let OutputPiece::Chunk(chunk) = piece { shown.push_str(&chunk.data.to_text_lossy()); }
+                if let OutputPiece::Chunk(chunk) = piece { shown.push_str(&String::from_utf8_lossy(&chunk.data.0)); }
             }
             prop_assert_eq!(shown, text);
         }

@@ -13,7 +13,7 @@ use belay_protocol::methods::{
 };
 use belay_protocol::output::{OutputFollowParams, OutputFrom, StreamName};
 use belay_protocol::rpc::{self, Version};
-use belay_protocol::task::{TaskStartParams, TaskWriteParams};
+use belay_protocol::task::{StartFollowParams, TaskStartParams, TaskWriteParams};
 use belay_protocol::{ErrorKind, MAX_REQUEST_BYTES, RpcError, read_json};
 use serde::Serialize;
 
@@ -49,6 +49,13 @@ pub(crate) struct Request {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
+/// What a subscription to output asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WantedOutput {
+    pub(crate) stream: Option<StreamName>,
+    pub(crate) text: bool,
+}
+
 /// What the codec keeps about a request besides its reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -56,12 +63,12 @@ pub(crate) enum Purpose {
     Plain,
     /// A start that subscribes to the output of its task.
     StartWithOutput {
-        stream: Option<StreamName>,
+        output: WantedOutput,
     },
     /// A start without output, whose announcements are passed on.
     Start,
     FollowOutput {
-        stream: Option<StreamName>,
+        output: WantedOutput,
     },
     FollowEvents(Box<EventFollowParams>),
     /// The session in the reply may be held by the connection.
@@ -204,14 +211,19 @@ fn purpose<M: Method>(params: &dyn Any) -> Purpose {
     match M::NAME {
         TaskStart::NAME => {
             params.downcast_ref::<TaskStartParams>().map_or(Purpose::Plain, |start| match start.follow {
-                Some(follow) => Purpose::StartWithOutput { stream: follow.stream },
+                Some(StartFollowParams { stream, text, .. }) => {
+                    Purpose::StartWithOutput { output: WantedOutput { stream, text } }
+                }
                 None if start.answer == belay_protocol::task::AnswerWhen::Ended => Purpose::Start,
                 None => Purpose::Plain,
             })
         }
-        OutputFollow::NAME => params
-            .downcast_ref::<OutputFollowParams>()
-            .map_or(Purpose::Plain, |follow| Purpose::FollowOutput { stream: follow.stream }),
+        OutputFollow::NAME => params.downcast_ref::<OutputFollowParams>().map_or(
+            Purpose::Plain,
+            |OutputFollowParams { stream, text, .. }| Purpose::FollowOutput {
+                output: WantedOutput { stream: *stream, text: *text },
+            },
+        ),
         EventFollow::NAME => params
             .downcast_ref::<EventFollowParams>()
             .map_or(Purpose::Plain, |follow| Purpose::FollowEvents(Box::new(follow.clone()))),

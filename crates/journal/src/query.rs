@@ -13,7 +13,7 @@ pub(crate) const MARGIN: usize = 256;
 pub(crate) const MAX_EXAMINED_EVENTS: usize = 10_000;
 
 /// How many bytes of bodies one list or page of events reads, and the row beyond them: rows can be long.
-pub(crate) const MAX_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// What can be asked of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! types meet in one file of the `record` crate. The two protocols are versioned apart, because a shim outlives
 //! the daemon that started it.
 
+pub mod base64_bytes;
 pub mod bytes;
 pub mod call;
 pub mod config;
@@ -28,6 +29,7 @@ pub mod time;
 pub mod units;
 pub mod vars;
 
+pub use base64_bytes::Base64Bytes;
 pub use bytes::Bytes;
 pub use error::{ErrorData, ErrorKind, RpcError};
 pub use json::read_json;

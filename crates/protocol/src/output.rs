@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::Bytes;
+use crate::base64_bytes::Base64Bytes;
 use crate::rpc::RequestId;
 use crate::time::Timestamp;
 
@@ -41,8 +41,8 @@ pub struct OutputReadParams {
     pub max_bytes: Option<u64>,
     #[serde(default)]
     pub stream: Option<StreamName>,
-    /// Cut at UTF-8 boundaries, so that no character is split between two reads. Default: false.
-    #[serde(default)]
+    /// Return text instead of base64. No character is split between two reads.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub text: bool,
 }
 
@@ -50,9 +50,39 @@ pub struct OutputReadParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputChunk {
     pub stream: StreamName,
+    /// The absolute offset of its first byte.
     pub offset: u64,
+    /// How many bytes of output it covers.
+    pub bytes: u64,
     pub at: Timestamp,
-    pub data: Bytes,
+    /// The bytes, unless text was asked for.
+    #[serde(default, skip_serializing_if = "Base64Bytes::is_empty")]
+    pub data: Base64Bytes,
+    /// The text, if it was asked for. Bytes that are not UTF-8 are replaced by U+FFFD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+impl OutputChunk {
+    /// A chunk that carries its bytes.
+    pub const fn of_bytes(stream: StreamName, offset: u64, at: Timestamp, data: Vec<u8>) -> Self {
+        Self { stream, offset, bytes: data.len() as u64, at, data: Base64Bytes(data), text: None }
+    }
+
+    /// The same with text instead of bytes.
+    pub fn into_text(self) -> Self {
+        Self { text: Some(into_text(self.data.0)), data: Base64Bytes::default(), ..self }
+    }
+
+    /// The absolute offset behind its last byte.
+    pub const fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+}
+
+/// Bytes as text; those that are not UTF-8 are replaced.
+pub fn into_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -92,6 +122,9 @@ pub struct OutputSearchParams {
     /// What an earlier answer gave to go on with. All else must be as it was in that call.
     #[serde(default)]
     pub cursor: Option<OutputSearchCursor>,
+    /// Return text instead of base64.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub text: bool,
 }
 
 impl OutputSearchParams {
@@ -120,9 +153,21 @@ pub struct OutputSearchCursor {
 pub struct OutputLine {
     pub stream: StreamName,
     pub offset: u64,
-    pub text: Bytes,
+    /// The line without its newline, unless text was asked for.
+    #[serde(default, skip_serializing_if = "Base64Bytes::is_empty")]
+    pub data: Base64Bytes,
+    /// The line as text, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
     /// False for a line of context.
     pub matched: bool,
+}
+
+impl OutputLine {
+    /// The same with text instead of bytes.
+    pub fn into_text(self) -> Self {
+        Self { text: Some(into_text(self.data.0)), data: Base64Bytes::default(), ..self }
+    }
 }
 
 /// A line that a search shows.
@@ -157,6 +202,9 @@ pub struct OutputFollowParams {
     pub from: OutputFrom,
     #[serde(default)]
     pub stream: Option<StreamName>,
+    /// Send text instead of base64. No character is split between two chunks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub text: bool,
 }
 
 /// The answer to `output/follow`; what follows are notifications.

@@ -171,6 +171,9 @@ pub struct StartFollowParams {
     pub from: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamName>,
+    /// Send text instead of base64. No character is split between two chunks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub text: bool,
 }
 
 impl TaskStartParams {

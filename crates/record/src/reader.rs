@@ -294,20 +294,63 @@ fn push(pieces: &mut Vec<Piece>, piece: Piece) {
     pieces.push(piece);
 }
 
-/// Shortens the last piece so that it does not end inside a UTF-8 character, unless nothing would be left.
-/// Returns where to go on.
-pub fn cut_at_character(slice: &mut Slice) {
-    let alone = slice.pieces.len() == 1;
-    let Some(last) = slice.pieces.last_mut() else { return };
-    let keep = last.data.len() - incomplete_tail(&last.data);
-    if keep == last.data.len() || (keep == 0 && alone) {
+/// Changes a slice so that no UTF-8 character is split between two pieces of a stream, or between this slice and the next.
+/// `is_last`: nothing more will come. `end`: the end of what there is now.
+pub fn keep_characters_whole(slice: &mut Slice, is_last: bool, end: u64) {
+    join_characters(&mut slice.pieces);
+    if is_last {
         return;
     }
-    last.data.truncate(keep);
-    slice.next = last.offset + keep as u64;
+    // Where a character begins that is not finished in this slice: the rest of it is in the next one.
+    let unfinished = slice.pieces.iter().enumerate().find_map(|(place, piece)| {
+        let tail = incomplete_tail(&piece.data);
+        let is_finished =
+            tail == 0 || slice.pieces[place + 1..].iter().any(|later| later.stream == piece.stream);
+        (!is_finished).then_some((place, piece.data.len() - tail))
+    });
+    let Some((place, keep)) = unfinished else { return };
+    let is_behind = slice.pieces.len() > place + 1;
+    // Nothing would be left of the slice, and waiting would not help: the other stream has gone on, or the reader asked for
+    // less than a character.
+    if place == 0 && keep == 0 && slice.gaps.is_empty() && (is_behind || slice.next < end) {
+        return;
+    }
+    let cut_at = slice.pieces[place].offset + keep as u64;
+    slice.pieces.truncate(place + 1);
+    slice.pieces[place].data.truncate(keep);
     if keep == 0 {
         slice.pieces.pop();
     }
+    slice.gaps.retain(|gap| gap[1] <= cut_at);
+    slice.next = cut_at;
+}
+
+/// Moves the end of a character to the piece in which it begins, also across output of the other stream.
+fn join_characters(pieces: &mut Vec<Piece>) {
+    for place in 0..pieces.len() {
+        let tail = incomplete_tail(&pieces[place].data);
+        if tail == 0 {
+            continue;
+        }
+        let missing = missing_bytes(&pieces[place].data, tail);
+        let (before, later) = pieces.split_at_mut(place + 1);
+        let piece = &mut before[place];
+        let Some(next) = later.iter_mut().find(|next| next.stream == piece.stream) else { continue };
+        let rest = next.data.iter().take(missing).take_while(|byte| matches!(**byte, 0x80..=0xbf)).count();
+        piece.data.extend(next.data.drain(..rest));
+        next.offset += rest as u64;
+    }
+    pieces.retain(|piece| !piece.data.is_empty());
+}
+
+/// How many bytes are missing of the character whose first `tail` bytes are at the end.
+fn missing_bytes(data: &[u8], tail: usize) -> usize {
+    let length = match data[data.len() - tail] {
+        0xc2..=0xdf => 2,
+        0xe0..=0xef => 3,
+        _ => 4,
+    };
+    length - tail
 }
 
 /// How many bytes at the end begin a character that is not finished. Bytes that are no UTF-8 at all begin none.

@@ -1,6 +1,6 @@
 //! Properties of the output log: what goes in comes out, at its offset, under its stream, or is a gap and says so.
 
-use belay_record::reader::cut_at_character;
+use belay_record::reader::keep_characters_whole;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 use belay_record::{LogReader, LogWriter, MemoryLog, Piece, Slice, Stream};
 use proptest::prelude::*;
@@ -214,7 +214,8 @@ proptest! {
             let next = (at + data.len()) as u64;
             let piece = Piece { stream: Stream::Stdout, offset: at as u64, at_ms: 0, data };
             let mut slice = Slice { pieces: vec![piece], gaps: Vec::new(), next };
-            cut_at_character(&mut slice);
+            let is_last = next == bytes.len() as u64;
+            keep_characters_whole(&mut slice, is_last, bytes.len() as u64);
             prop_assert!(slice.next > at as u64);
             whole.push_str(std::str::from_utf8(&slice.pieces[0].data).unwrap());
             at = usize::try_from(slice.next).unwrap();
@@ -222,13 +223,68 @@ proptest! {
         prop_assert_eq!(whole, text);
     }
 
+    // proves O3: however the streams are interleaved and cut, each is the text that was written to it
+    #[test]
+    fn interleaved_text_is_whole(
+        texts in ("[a-zäß€😀]{0,30}", "[a-zäß€😀]{0,30}"),
+        cuts in prop::collection::vec((any::<bool>(), 1..5usize), 60),
+        page in 1..40usize,
+    ) {
+        let mut left = [texts.0.as_bytes(), texts.1.as_bytes()];
+        let mut log: Vec<(Stream, u8)> = Vec::new();
+        for (second, length) in cuts {
+            let (taken, rest) = left[usize::from(second)].split_at(length.min(left[usize::from(second)].len()));
+            left[usize::from(second)] = rest;
+            let stream = if second { Stream::Stderr } else { Stream::Stdout };
+            log.extend(taken.iter().map(|byte| (stream, *byte)));
+        }
+        let written = |wanted: Stream| -> Vec<u8> {
+            log.iter().filter(|(stream, _)| *stream == wanted).map(|(_, byte)| *byte).collect()
+        };
+        let mut read = [Vec::new(), Vec::new()];
+        let (mut at, mut split) = (0, 0);
+        while at < log.len() {
+            let to = log.len().min(at + page);
+            let mut pieces: Vec<Piece> = Vec::new();
+            for (place, (stream, byte)) in log[at..to].iter().enumerate() {
+                match pieces.last_mut() {
+                    Some(last) if last.stream == *stream => last.data.push(*byte),
+                    _ => pieces.push(Piece { stream: *stream, offset: (at + place) as u64, at_ms: 0, data: vec![*byte] }),
+                }
+            }
+            let mut slice = Slice { pieces, gaps: Vec::new(), next: to as u64 };
+            keep_characters_whole(&mut slice, to == log.len(), log.len() as u64);
+            prop_assert!(slice.next > at as u64, "it goes on");
+            for piece in slice.pieces {
+                split += usize::from(std::str::from_utf8(&piece.data).is_err());
+                read[usize::from(piece.stream == Stream::Stderr)].extend(piece.data);
+            }
+            at = usize::try_from(slice.next).unwrap();
+        }
+        prop_assert_eq!(read, [written(Stream::Stdout), written(Stream::Stderr)]);
+        // With both streams whole and pages as long as the log, nothing is split.
+        let is_whole = left.iter().all(|left| left.is_empty());
+        prop_assert!(split == 0 || page < log.len() || !is_whole, "{split} characters are split");
+    }
+
     #[test]
     fn bytes_that_are_no_text_are_never_held_back_for_ever(data in prop::collection::vec(any::<u8>(), 1..50)) {
         let next = data.len() as u64;
         let piece = Piece { stream: Stream::Stdout, offset: 0, at_ms: 0, data };
         let mut slice = Slice { pieces: vec![piece], gaps: Vec::new(), next };
-        cut_at_character(&mut slice);
+        // More is there that was not read.
+        keep_characters_whole(&mut slice, false, next + 1);
         prop_assert!(slice.next > 0 && next - slice.next <= 3);
+    }
+
+    #[test]
+    fn unfinished_character_waits_for_its_rest(begun in prop::sample::select(vec!["ä", "€", "😀"])) {
+        let data = begun.as_bytes()[..begun.len() - 1].to_vec();
+        let next = data.len() as u64;
+        let piece = Piece { stream: Stream::Stdout, offset: 0, at_ms: 0, data };
+        let mut slice = Slice { pieces: vec![piece], gaps: Vec::new(), next };
+        keep_characters_whole(&mut slice, false, next);
+        prop_assert_eq!(slice, Slice::default());
     }
 }
 

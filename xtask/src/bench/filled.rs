@@ -30,12 +30,22 @@ FROM (SELECT * FROM event WHERE kind = 'task.ended' LIMIT 1), copy";
 
 /// Adds so many ended tasks, each with a directory of output, and so many events. The daemon is restarted.
 pub(crate) fn fill_world(world: World, tasks: u32, events: u32) -> Outcome<World> {
+    fill_with(world, tasks, events, true)
+}
+
+/// Adds so many ended tasks without directories, more than retention keeps by default. The daemon is restarted.
+pub(crate) fn fill_with_records(world: World, tasks: u32) -> Outcome<World> {
+    std::fs::write(world.paths.home.join("config.toml"), format!("[retention]\ntasks = {}\n", 2 * tasks))?;
+    fill_with(world, tasks, 1, false)
+}
+
+fn fill_with(world: World, tasks: u32, events: u32, with_output: bool) -> Outcome<World> {
     let mut client = world.connect()?;
     let id = start_detached(&mut client, &["/bin/echo", "a line of output"])?.id;
     client.call::<Wait>(&TaskWaitParams::for_end(&id))?.task.completed()?;
     drop(client);
     world.stop_daemon()?;
-    let result = fill(&world.paths.home, &id, tasks, events);
+    let result = fill(&world.paths.home, &id, tasks, events, with_output);
     world.start_daemon()?;
     result?;
     let status = world.status()?;
@@ -45,7 +55,7 @@ pub(crate) fn fill_world(world: World, tasks: u32, events: u32) -> Outcome<World
     Ok(world)
 }
 
-fn fill(home: &Path, template: &str, tasks: u32, events: u32) -> Outcome {
+fn fill(home: &Path, template: &str, tasks: u32, events: u32, with_output: bool) -> Outcome {
     let copies = tasks.saturating_sub(1);
     let mut database = Connection::open(home.join("journal.db"))?;
     let transaction = database.transaction()?;
@@ -54,6 +64,9 @@ fn fill(home: &Path, template: &str, tasks: u32, events: u32) -> Outcome {
     }
     transaction.execute(COPY_EVENTS, params![events])?;
     transaction.commit()?;
+    if !with_output {
+        return Ok(());
+    }
     let dirs = home.join("tasks");
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dirs.join(template))? {

@@ -75,7 +75,7 @@ fn start(client: &mut Client) -> Outcome {
     start_detached(client, &["/bin/sleep", "10000"]).map(drop)
 }
 
-fn fill(world: &World, count: usize) -> Outcome {
+pub(crate) fn fill(world: &World, count: usize) -> Outcome {
     std::thread::scope(|scope| {
         let part = count.div_ceil(FILLERS);
         let fill = move || {

@@ -83,6 +83,8 @@ pub(crate) struct Waited {
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Listed {
     pub(crate) tasks: Vec<Task>,
+    #[serde(default)]
+    pub(crate) next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use serde::Serialize;
 
+use super::filter::{Label, label};
 use super::limits::number;
 use crate::duration::parse as duration;
 
@@ -50,6 +51,9 @@ pub(crate) struct EventsArgs {
     /// Only events of this type: task.ended, or task.* for all about tasks; may be given again
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) types: Vec<EventTypePattern>,
+    /// Show only events about tasks and sessions with this label; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) label: Vec<Label>,
     /// One object a line
     #[arg(long)]
     pub(crate) json: bool,

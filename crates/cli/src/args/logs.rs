@@ -48,10 +48,10 @@ pub(crate) struct LogsArgs {
         conflicts_with_all = ["follow", "head", "tail", "grep", "stream", "raw", "json"],
     )]
     pub(crate) brief: Option<u64>,
-    /// The bytes and nothing else, also on a terminal
-    #[arg(long, conflicts_with_all = ["json", "grep"])]
+    /// Print the bytes and nothing else, also on a terminal; with --json, base64 instead of text
+    #[arg(long, conflicts_with = "grep")]
     pub(crate) raw: bool,
-    /// One chunk (or matching line) a line, with stream, offset and time
+    /// Print one chunk (or matching line) a line as JSON, with stream, offset, time and text
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use belay_protocol::task::StallParams;
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::duration::parse as duration;
+use super::filter::{Label, label};
+use crate::duration::{parse as duration, parse_stall as stall};
 
 #[derive(Args, Debug)]
 pub(crate) struct SessionsArgs {
@@ -14,6 +16,9 @@ pub(crate) struct SessionsArgs {
     /// Ended sessions too
     #[arg(short, long)]
     pub(crate) all: bool,
+    /// List only sessions with this label; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) label: Vec<Label>,
     /// One object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -49,6 +54,9 @@ pub(crate) struct PolicyArgs {
     /// A name to know it by
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Put a label on the session, to find it and its events by; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) label: Vec<Label>,
     /// How long it is held without being renewed; else one minute
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) lease: Option<Duration>,
@@ -70,6 +78,9 @@ pub(crate) struct PolicyArgs {
     /// Stop a task of it that has written nothing for so long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) silence: Option<Duration>,
+    /// Check its tasks for progress every DURATION; report a stall, or stop the task with `:stop`
+    #[arg(long, value_name = "DURATION[:stop]", value_parser = stall)]
+    pub(crate) stall: Option<StallParams>,
     /// How long a task of it may take to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,

@@ -54,7 +54,7 @@ fn only(args: &EventsArgs) -> EventFilter {
         task: args.task.clone(),
         session: args.session.clone(),
         types: args.types.clone(),
-        ..EventFilter::default()
+        labels: args.label.iter().cloned().collect(),
     }
 }
 

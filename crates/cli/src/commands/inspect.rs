@@ -63,7 +63,7 @@ pub(crate) fn render(task: &TaskInfo, now: Timestamp, width: Option<usize>, colo
     let mut block = Block { text: String::new(), colour };
     identity(&mut block, task);
     life(&mut block, task, now);
-    output(&mut block, task);
+    output(&mut block, task, now);
     clocks(&mut block, task);
     budgets(&mut block, task);
     if let Some(outcome) = &task.outcome {
@@ -78,6 +78,10 @@ pub(crate) fn render(task: &TaskInfo, now: Timestamp, width: Option<usize>, colo
 fn identity(block: &mut Block, task: &TaskInfo) {
     block.line("Task", &task.id);
     block.option("Name", task.name.as_deref());
+    if !task.labels.is_empty() {
+        let labels: Vec<String> = task.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        block.line("Labels", &labels.join(", "));
+    }
     block.line("Command", &task.command);
     if let Some(line) = task.spec.line() {
         block.line("Line", &line.explanation);
@@ -85,10 +89,17 @@ fn identity(block: &mut Block, task: &TaskInfo) {
     block.line("Directory", &task.cwd.to_text_lossy());
     block.line("Session", &task.session);
     block.option("Parent", task.parent.as_deref());
+    block.option("Started by", starter(task).as_deref());
     block.option("Lane", task.lane.as_ref().map(seat).as_deref());
     if task.keep {
         block.line("Keep", "it outlives its session");
     }
+}
+
+/// `user:ada via cli (belay 0.1.0)`.
+fn starter(task: &TaskInfo) -> Option<String> {
+    let client = task.client.as_ref().map(|client| format!(" ({} {})", client.name, client.version));
+    (!task.started_by.is_empty()).then(|| format!("{}{}", task.started_by, client.unwrap_or_default()))
 }
 
 fn seat(seat: &LaneSeat) -> String {
@@ -160,7 +171,7 @@ fn times(block: &mut Block, task: &TaskInfo, now: Timestamp) {
     }
 }
 
-fn output(block: &mut Block, task: &TaskInfo) {
+fn output(block: &mut Block, task: &TaskInfo, now: Timestamp) {
     if let Some(TerminalSize { rows, cols }) = task.spec.pty() {
         block.line("Terminal", &format!("{rows} rows, {cols} columns"));
     }
@@ -171,7 +182,8 @@ fn output(block: &mut Block, task: &TaskInfo) {
         (_, false) => ", in memory",
     };
     let first = if sums.first > 0 { format!(", readable from {}", sums.first) } else { String::new() };
-    block.line("Output", &format!("{} ({} bytes){place}{first}", human::size(sums.bytes), sums.bytes));
+    let last = sums.last_at.map(|at| format!(", last {}", human::ago(at, now))).unwrap_or_default();
+    block.line("Output", &format!("{} ({} bytes){place}{first}{last}", human::size(sums.bytes), sums.bytes));
     for [from, to] in sums.gaps.iter().take(GAPS_SHOWN) {
         block.styled(
             "  gap",

@@ -91,7 +91,7 @@ fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), C
         from: begin(args),
         max_bytes: None,
         stream: stream(args),
-        text: args.json,
+        text: args.json && !args.raw,
     };
     let (mut head, mut end) = (Head::new(args.head), None);
     loop {
@@ -109,7 +109,12 @@ fn read(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), C
 
 fn follow(args: &LogsArgs, show: &mut Show, context: &mut Context) -> Result<(), CliError> {
     let mut client = context.connect()?;
-    let params = OutputFollowParams { id: args.id.clone(), from: begin(args), stream: stream(args) };
+    let params = OutputFollowParams {
+        id: args.id.clone(),
+        from: begin(args),
+        stream: stream(args),
+        text: args.json && !args.raw,
+    };
     let mut cursor = OutputCursor::at(client.call::<OutputFollow>(&params)?.from);
     loop {
         match context.next_message(&mut client)? {
@@ -134,6 +139,7 @@ fn grep(args: &LogsArgs, pattern: &str, context: &mut Context) -> Result<u8, Cli
         context: args.context,
         max_matches: None,
         cursor: None,
+        text: args.json && !args.raw,
     };
     let mut groups = Groups::new(args.context > 0);
     let (mut head, mut matched) = (Head::new(args.head), false);
@@ -210,7 +216,7 @@ impl Groups {
             let is_next = number.checked_add(1) == Some(found.number);
             text.extend_from_slice(if self.with_context && !is_next { b"--\n" } else { b"" });
         }
-        let bytes = &found.line.text.0;
+        let bytes = &found.line.data.0;
         if safe {
             let mut filter = Filter::default();
             text.extend(filter.feed(bytes));

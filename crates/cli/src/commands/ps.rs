@@ -1,6 +1,7 @@
 //! `belay ps`: the tasks that run, or all that are known.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use belay_protocol::Timestamp;
 use belay_protocol::methods::TaskList;
@@ -8,6 +9,7 @@ use belay_protocol::task::{TaskHealth, TaskInfo, TaskListParams};
 
 use crate::args::PsArgs;
 use crate::context::{self, Context};
+use crate::duration::millis;
 use crate::error::CliError;
 use crate::outcome;
 use crate::ui::human;
@@ -19,8 +21,7 @@ const STANDING: &str = "user";
 
 pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let mut params =
-        TaskListParams { all: args.all, session: args.session.clone(), ..TaskListParams::default() };
+    let mut params = list_params(args);
     let mut tasks = Vec::new();
     loop {
         let page = client.call::<TaskList>(&params)?;
@@ -52,6 +53,23 @@ pub(crate) fn run(args: &PsArgs, context: &mut Context) -> Result<u8, CliError> 
     let depths = if args.tree { tree(&mut tasks) } else { vec![0; tasks.len()] };
     context.out.text(&render(&tasks, &depths, args.all, context::now(), width, colour))?;
     Ok(0)
+}
+
+fn list_params(args: &PsArgs) -> TaskListParams {
+    let before = |ago: Duration| Timestamp(context::now().0 - i64::try_from(millis(ago)).unwrap_or(i64::MAX));
+    TaskListParams {
+        all: args.all,
+        status: args.status.clone(),
+        session: args.session.clone(),
+        lane: args.lane.clone(),
+        name: args.name.clone(),
+        text: args.text.clone(),
+        actor: args.actor.clone(),
+        labels: args.label.iter().cloned().collect(),
+        ended_before: args.ended_before.map(before),
+        cursor: None,
+        limit: None,
+    }
 }
 
 const fn empty(all: bool) -> &'static str {

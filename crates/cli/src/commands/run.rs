@@ -89,6 +89,7 @@ pub(crate) fn start_params(args: RunArgs, status: ProcStatus) -> Result<TaskStar
         env: caller::environment(),
         set_env,
         name,
+        labels: args.label.into_iter().collect(),
         umask: status.umask,
         rlimits: caller::limits(),
         detached: args.detach,

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use belay_protocol::ErrorKind;
+use belay_protocol::Labels;
 use belay_protocol::methods::{
     Notification, SessionClose, SessionGet, SessionList, SessionNotices, SessionOpen, SessionRenew,
     SessionWait,
@@ -45,7 +46,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: SessionsArgs, context: &mut Context) -> Result<u8, CliError> {
     match args.action {
-        None => list(args.all, args.json, context),
+        None => list(args.all, args.label.into_iter().collect(), args.json, context),
         Some(SessionAction::Open(open)) => self::open(open, context),
         Some(SessionAction::Run(run)) => run_in(run, context),
         Some(SessionAction::Renew(one)) => renew(&one, context),
@@ -56,9 +57,9 @@ pub(crate) fn run(args: SessionsArgs, context: &mut Context) -> Result<u8, CliEr
     }
 }
 
-fn list(all: bool, json: bool, context: &mut Context) -> Result<u8, CliError> {
+fn list(all: bool, labels: Labels, json: bool, context: &mut Context) -> Result<u8, CliError> {
     let mut client = context.connect()?;
-    let mut params = SessionListParams { all, ..SessionListParams::default() };
+    let mut params = SessionListParams { all, labels, ..SessionListParams::default() };
     let mut sessions = Vec::new();
     loop {
         let page = client.call::<SessionList>(&params)?;
@@ -82,6 +83,7 @@ fn list(all: bool, json: bool, context: &mut Context) -> Result<u8, CliError> {
 fn open_params(policy: &PolicyArgs) -> SessionOpenParams {
     SessionOpenParams {
         name: policy.name.clone(),
+        labels: policy.label.iter().cloned().collect(),
         hold: SessionHold::Lease,
         lease_ms: policy.lease.map(millis),
         grace_ms: policy.lease_grace.map(millis),
@@ -93,10 +95,9 @@ fn open_params(policy: &PolicyArgs) -> SessionOpenParams {
             silence_ms: policy.silence.map(millis),
             grace_ms: policy.grace.map(millis),
             output_limit_bytes: None,
-            stall: None,
+            stall: policy.stall,
         },
         max_tasks: policy.max_tasks,
-        ..SessionOpenParams::default()
     }
 }
 

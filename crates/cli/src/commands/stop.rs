@@ -3,8 +3,11 @@
 use std::cell::Cell;
 
 use belay_protocol::life::StopLevel;
-use belay_protocol::methods::{Notification, TaskStop};
-use belay_protocol::task::{StopFence, StopVerdict, TaskStatus, TaskStopParams, TaskStopResult};
+use belay_protocol::methods::{Notification, TaskPreviewStop, TaskStop};
+use belay_protocol::task::{
+    LanePreview, StopFence, StopVerdict, TaskPreviewStopParams, TaskPreviewStopResult, TaskStatus,
+    TaskStopParams, TaskStopResult,
+};
 use belay_protocol::{ErrorKind, RpcError};
 
 use crate::args::{Fence, StopArgs};
@@ -13,9 +16,13 @@ use crate::duration::millis;
 use crate::error::CliError;
 use crate::many::{self, Next, Refused};
 use crate::outcome;
+use crate::ui::human;
 use crate::ui::text::one_line;
 
 pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError> {
+    if args.dry_run {
+        return preview(args, context);
+    }
     let worst = Cell::new(0);
     let ask = |id: &str| TaskStopParams {
         id: id.to_owned(),
@@ -24,11 +31,7 @@ pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError
         reason: args.reason.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned),
         actor: None,
         cascade: args.cascade,
-        fence: match args.fence {
-            Fence::Auto => StopFence::Auto,
-            Fence::Yes => StopFence::Yes,
-            Fence::No => StopFence::No,
-        },
+        fence: fence(args),
         wait: true,
     };
     let stopped_below = |context: &mut Context, said| match said {
@@ -56,6 +59,93 @@ pub(crate) fn run(args: &StopArgs, context: &mut Context) -> Result<u8, CliError
         Ok(Next::Done)
     })?;
     Ok(worst.get())
+}
+
+const fn fence(args: &StopArgs) -> StopFence {
+    match args.fence {
+        Fence::Auto => StopFence::Auto,
+        Fence::Yes => StopFence::Yes,
+        Fence::No => StopFence::No,
+    }
+}
+
+/// What a stop would do; nothing is stopped.
+fn preview(args: &StopArgs, context: &mut Context) -> Result<u8, CliError> {
+    let mut worst = 0;
+    let ask =
+        |id: &str| TaskPreviewStopParams { id: id.to_owned(), cascade: args.cascade, fence: fence(args) };
+    many::each::<TaskPreviewStop>(context, &args.ids, ask, |context, id, result| {
+        match result {
+            Ok(preview) if args.json => context.out.json(&preview)?,
+            Ok(preview) => context.out.text(&preview_text(&preview))?,
+            Err(error) => {
+                if args.json {
+                    context.out.json(&Refused { id, error: &error })?;
+                }
+                let error = CliError::from(error);
+                worst = worst.max(error.exit_code().min(2));
+                context.complain(&error);
+            }
+        }
+        Ok(Next::Done)
+    })?;
+    Ok(worst)
+}
+
+/// A few lines for people.
+pub(crate) fn preview_text(preview: &TaskPreviewStopResult) -> String {
+    let id = &preview.id;
+    if preview.status.is_ended() {
+        return format!("{id} already ended: {}\n", outcome::status_name(preview.status));
+    }
+    let processes = human::count(preview.process_count, "process", "processes");
+    let mut text =
+        format!("{id} would be stopped: {processes}, killed after {}\n", human::duration(preview.grace_ms));
+    let mut add = |line: String| {
+        text.push_str("  ");
+        text.push_str(&one_line(&line));
+        text.push('\n');
+    };
+    for process in &preview.processes {
+        add(format!("{} {}", process.pid, process.command));
+    }
+    let unlisted = preview.process_count - preview.processes.len() as u64;
+    if unlisted > 0 {
+        add(format!("and {}", human::count(unlisted, "other process", "other processes")));
+    }
+    if preview.below_count > 0 {
+        let tasks = human::count(preview.below_count, "task", "tasks");
+        let fate = if preview.below_is_stopped { "stopped first" } else { "not stopped without --cascade" };
+        add(format!("{tasks} below it, {fate}:"));
+        for task in &preview.below {
+            add(format!("  {} {} {}", task.id, outcome::status_name(task.status), task.command));
+        }
+    }
+    if let Some(lane) = &preview.lane {
+        for line in lane_lines(lane) {
+            add(line);
+        }
+    }
+    text
+}
+
+fn lane_lines(preview: &LanePreview) -> Vec<String> {
+    let LanePreview { lane, is_holder, fenced, stopped, next } = preview;
+    let mut lines = Vec::new();
+    if let Some(owner) = fenced {
+        lines.push(format!("{owner} would be fenced from lane {lane}"));
+    }
+    lines.extend(
+        stopped
+            .iter()
+            .map(|task| format!("{task} would be stopped, too: it waits for lane {lane} for the same owner")),
+    );
+    lines.push(match (is_holder, next) {
+        (true, Some(next)) => format!("{next} would hold lane {lane} next"),
+        (true, None) => format!("lane {lane} would be free"),
+        (false, _) => format!("it would leave the queue of lane {lane}"),
+    });
+    lines
 }
 
 const fn level(args: &StopArgs) -> Option<StopLevel> {

@@ -76,6 +76,7 @@ impl Waiting<'_> {
                 Stream::Stderr => StreamName::Stderr,
             }),
             cursor,
+            text: true,
         });
         TaskWaitParams {
             timeout_ms: Some(millis(left)),
@@ -128,8 +129,8 @@ impl Waiting<'_> {
             (WaitMet::Ended, _) => line(&waited.task),
             (WaitMet::Match, Some(found)) => {
                 // At a terminal every line ends with one.
-                let text = found.line.text.to_text_lossy();
-                format!("{id} matched at {}: {}", found.line.offset, text.strip_suffix('\r').unwrap_or(&text))
+                let text = found.line.text.as_deref().unwrap_or_default();
+                format!("{id} matched at {}: {}", found.line.offset, text.strip_suffix('\r').unwrap_or(text))
             }
             (WaitMet::Started, _) => format!("{id} has started"),
             (WaitMet::Turn, _) => format!("{id} has ended its turn"),

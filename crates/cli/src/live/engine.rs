@@ -257,7 +257,7 @@ impl<'a> Live<'a> {
     /// Asks for the output of a task that runs already.
     fn follow(&mut self) -> Result<(), CliError> {
         let (Some(from), Some(id)) = (self.from, self.id.clone()) else { return Ok(()) };
-        let params = OutputFollowParams { id, from, stream: None };
+        let params = OutputFollowParams { id, from, stream: None, text: false };
         self.output_call = Some(self.client.send::<OutputFollow>(&params)?);
         Ok(())
     }

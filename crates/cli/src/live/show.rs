@@ -73,7 +73,7 @@ impl Live<'_> {
         }
         if let Some(stream) = self.sink.open_stream() {
             let from = Begin::Offset { offset: self.cursor.next() };
-            let params = OutputFollowParams { id, from, stream: Some(stream) };
+            let params = OutputFollowParams { id, from, stream: Some(stream), text: false };
             self.output_call = Some(self.client.send::<OutputFollow>(&params)?);
         }
         Ok(())

@@ -10,8 +10,8 @@ use belay_protocol::life::{ExitStatus, StopLevel};
 use belay_protocol::output::{OutputLine, OutputSearchLine, StreamName};
 use belay_protocol::shell::{LineVerdict, ShellReadResult};
 use belay_protocol::task::{
-    AttemptInfo, ClockInfo, ProcessInfo, StallEvidence, StallInfo, StopVerdict, StoppingInfo, TaskHealth,
-    TaskInfo, TaskRemoveResult, TaskStatus, TaskStopResult,
+    AttemptInfo, ClockInfo, LanePreview, ProcessInfo, StallEvidence, StallInfo, StopVerdict, StoppingInfo,
+    TaskBelow, TaskHealth, TaskInfo, TaskPreviewStopResult, TaskRemoveResult, TaskStatus, TaskStopResult,
 };
 
 use super::samples::{NOW, before, cancelled, crowded, died, exited, failed_receipt, receipt, running};
@@ -159,6 +159,45 @@ fn receipts() {
 }
 
 #[test]
+fn stop_preview() {
+    let process = |pid, command: &str| ProcessInfo {
+        pid,
+        ppid: 1,
+        state: "S".into(),
+        command: command.into(),
+        rss_bytes: 0,
+        cpu_ms: 0,
+    };
+    let below = TaskBelow {
+        id: "sh-9a".into(),
+        name: None,
+        status: TaskStatus::Running,
+        command: "npm run dev".into(),
+    };
+    let lane = LanePreview {
+        lane: "deploy".into(),
+        is_holder: true,
+        fenced: Some("se-1".into()),
+        stopped: vec!["sh-7k".into()],
+        next: Some("sh-3m".into()),
+    };
+    let preview = TaskPreviewStopResult {
+        id: "sh-4f".into(),
+        status: TaskStatus::Running,
+        processes: vec![process(4711, "make"), process(4712, "cc -c \u{1b}[2J.c")],
+        process_count: 5,
+        grace_ms: 5_000,
+        below: vec![below],
+        below_count: 1,
+        below_is_stopped: false,
+        lane: Some(lane),
+    };
+    insta::assert_snapshot!(stop::preview_text(&preview));
+    let ended = TaskPreviewStopResult { status: TaskStatus::TimedOut, ..preview };
+    insta::assert_snapshot!(stop::preview_text(&ended), @"sh-4f already ended: timed out");
+}
+
+#[test]
 fn single_lines() {
     insta::assert_snapshot!(wait::line(&exited(2)), @"sh-9arw51tz8cpe failed: exit 2, after 2m 12s");
     insta::assert_snapshot!(rm::line(&TaskRemoveResult { id: "sh-4f".into(), freed_bytes: 1536 }), @"sh-4f removed, 1.5 KiB freed");
@@ -250,7 +289,13 @@ fn findings() {
 #[test]
 fn matches_with_context() {
     let found = |number, text: &str, open| OutputSearchLine {
-        line: OutputLine { stream: StreamName::Stdout, offset: 0, text: text.into(), matched: true },
+        line: OutputLine {
+            stream: StreamName::Stdout,
+            offset: 0,
+            data: text.into(),
+            text: None,
+            matched: true,
+        },
         number,
         open,
     };

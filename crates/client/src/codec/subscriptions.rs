@@ -11,7 +11,7 @@ use belay_protocol::methods::{
 };
 use belay_protocol::output::{
     OutputChunkNotification, OutputEndNotification, OutputFollowParams, OutputFollowResult, OutputFrom,
-    OutputUnfollowParams, StreamName,
+    OutputUnfollowParams,
 };
 use belay_protocol::{ErrorKind, RpcError};
 
@@ -21,7 +21,7 @@ use super::{Codec, OwnCall};
 use crate::cursor::{OutputCursor, OutputPiece};
 use crate::error::ClientError;
 use crate::message::{self, Message, RawReply};
-use crate::request::Purpose;
+use crate::request::{Purpose, WantedOutput};
 
 /// The subscriptions of a client by the id of the call that made them.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ struct Subscription {
 enum Source {
     Output {
         task: Option<String>,
-        stream: Option<StreamName>,
+        wanted: WantedOutput,
         /// None until the daemon has said where the output begins.
         cursor: Option<OutputCursor>,
     },
@@ -61,10 +61,10 @@ enum Source {
 impl Subscriptions {
     pub(super) fn add(&mut self, id: i64, purpose: &Purpose) {
         let source = match purpose {
-            Purpose::StartWithOutput { stream } => {
-                Source::Output { task: None, stream: *stream, cursor: Some(OutputCursor::default()) }
+            Purpose::StartWithOutput { output } => {
+                Source::Output { task: None, wanted: *output, cursor: Some(OutputCursor::default()) }
             }
-            Purpose::FollowOutput { stream } => Source::Output { task: None, stream: *stream, cursor: None },
+            Purpose::FollowOutput { output } => Source::Output { task: None, wanted: *output, cursor: None },
             Purpose::FollowEvents(params) => Source::Events { params: params.clone(), after: params.after },
             Purpose::Plain | Purpose::Start | Purpose::HoldSession | Purpose::CloseSession => return,
         };
@@ -186,10 +186,11 @@ impl Codec {
     pub(super) fn follow_again(&mut self, id: i64) {
         let Some(subscription) = self.subscriptions.by_id.get(&id) else { return };
         let wire = match &subscription.source {
-            Source::Output { task: Some(task), stream, cursor } => {
+            Source::Output { task: Some(task), wanted, cursor } => {
                 let offset = cursor.map_or(0, OutputCursor::next);
                 let from = OutputFrom::Offset { offset };
-                let params = OutputFollowParams { id: task.clone(), from, stream: *stream };
+                let WantedOutput { stream, text } = *wanted;
+                let params = OutputFollowParams { id: task.clone(), from, stream, text };
                 Some(self.send_own::<OutputFollow>(OwnCall::Follow { id, kind: Kind::Output }, &params))
             }
             // A start without output so far, whose reply names the task.

@@ -178,7 +178,8 @@ fn expired_events_are_reported_and_skipped() {
 #[test]
 fn unwanted_subscription_is_ended_at_the_daemon() {
     let (mut codec, now) = (resuming(), Instant::now());
-    let params = OutputFollowParams { id: "sh-1".into(), from: OutputFrom::default(), stream: None };
+    let params =
+        OutputFollowParams { id: "sh-1".into(), from: OutputFrom::default(), stream: None, text: false };
     let id = submit::<OutputFollow>(&mut codec, &params, now);
     written(&mut codec);
     codec.unsubscribe(id);

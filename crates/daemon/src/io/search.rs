@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use belay_protocol::error::{ErrorKind, RpcError};
-use belay_protocol::output::{OutputSearchCursor, OutputSearchResult, StreamName};
+use belay_protocol::output::{OutputSearchCursor, OutputSearchLine, OutputSearchResult, StreamName};
 use belay_record::convert::Wire as _;
 use belay_record::{Gap, LogReader, Slice, Stream};
 
@@ -109,6 +109,7 @@ fn search_page(log: &LogReader, search: &Search, limits: &Limits) -> io::Result<
             StreamName::Stderr => resume.stderr = None,
         }
     }
+    let lines = if params.text { lines.into_iter().map(as_text).collect() } else { lines };
     let result = OutputSearchResult { id: params.id.clone(), lines, gaps, next, bytes, complete };
     Ok(Searched { result, resume })
 }
@@ -160,4 +161,9 @@ fn cross([from, to]: Gap, until: u64, lines: &mut Lines, page: &mut Page<'_>) ->
     lines.cut(from, |whole| page.line(whole, false))?;
     page.gap([from, to.min(until)]);
     ControlFlow::Continue(())
+}
+
+/// The same line with text instead of bytes.
+fn as_text(found: OutputSearchLine) -> OutputSearchLine {
+    OutputSearchLine { line: found.line.into_text(), ..found }
 }

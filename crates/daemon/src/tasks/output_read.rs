@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use belay_protocol::Timestamp;
 use belay_protocol::error::{ErrorKind, RpcError};
 use belay_protocol::methods::notifications;
 use belay_protocol::output::{OutputChunk, OutputChunkNotification, OutputFrom, OutputReadResult};
 use belay_protocol::rpc::RequestId;
-use belay_protocol::{Bytes, Timestamp};
 use belay_record::convert::Wire as _;
-use belay_record::reader::cut_at_character;
+use belay_record::reader::keep_characters_whole;
 use belay_record::{LogReader, MemoryLog, Piece, Slice, Stream};
 
 use crate::requests::{Caller, notification_line};
@@ -36,7 +36,7 @@ pub(super) enum ReadMessage {
     /// None: only the position is asked for.
     None,
     /// A notification of this subscription.
-    Chunk { follow: u64, request: RequestId },
+    Chunk { follow: u64, request: RequestId, text: bool },
     /// The reply to an `output/read`.
     Reply { caller: Caller, text: bool },
 }
@@ -76,7 +76,9 @@ impl OutputRead {
         let slice = log.read(from, self.max_bytes, self.stream).map_err(unreadable)?;
         Ok(match &self.message {
             ReadMessage::None => OutputPage { from, next: from, line: None },
-            ReadMessage::Chunk { follow, request } => self.chunk_page(request, *follow, from, slice),
+            ReadMessage::Chunk { follow, request, text } => {
+                self.chunk_page(request, *follow, *text, from, slice, &log)
+            }
             ReadMessage::Reply { caller, text } => self.reply_page(caller, *text, from, slice, &log, bytes),
         })
     }
@@ -88,11 +90,28 @@ impl OutputRead {
         }
     }
 
-    fn chunk_page(&self, request: &RequestId, follow: u64, from: u64, slice: Slice) -> OutputPage {
+    fn chunk_page(
+        &self,
+        request: &RequestId,
+        follow: u64,
+        text: bool,
+        from: u64,
+        mut slice: Slice,
+        log: &LogReader,
+    ) -> OutputPage {
+        if text {
+            self.keep_characters_whole(&mut slice, log);
+        }
         let next = slice.next;
         let is_empty = slice.pieces.is_empty() && slice.gaps.is_empty();
-        let line = if is_empty { None } else { chunk_line(request, &self.task, follow, slice) };
+        let line = if is_empty { None } else { chunk_line(request, &self.task, follow, slice, text) };
         OutputPage { from, next, line }
+    }
+
+    /// For text: no character is split between this page and the next one.
+    fn keep_characters_whole(&self, slice: &mut Slice, log: &LogReader) {
+        let is_last = self.ended_bytes.is_some() && slice.next >= log.end();
+        keep_characters_whole(slice, is_last, log.end());
     }
 
     fn reply_page(
@@ -105,8 +124,8 @@ impl OutputRead {
         bytes: u64,
     ) -> OutputPage {
         let ended = self.ended_bytes.is_some();
-        if text && (slice.next < bytes || !ended) {
-            cut_at_character(&mut slice);
+        if text {
+            self.keep_characters_whole(&mut slice, log);
         }
         if ended && slice.next == log.end() && slice.next < bytes {
             // The last bytes were lost to a full disk.
@@ -116,7 +135,7 @@ impl OutputRead {
         let next = slice.next;
         let result = OutputReadResult {
             id: self.task.clone(),
-            chunks: slice.pieces.into_iter().map(chunk).collect(),
+            chunks: chunks(slice.pieces, text),
             gaps: slice.gaps,
             next,
             bytes,
@@ -126,14 +145,23 @@ impl OutputRead {
     }
 }
 
-fn chunk(piece: Piece) -> OutputChunk {
-    let Piece { stream, offset, at_ms, data } = piece;
-    OutputChunk { stream: stream.to_wire(), offset, at: Timestamp(at_ms), data: Bytes(data) }
+fn chunks(pieces: Vec<Piece>, text: bool) -> Vec<OutputChunk> {
+    let chunk = |Piece { stream, offset, at_ms, data }| {
+        let chunk = OutputChunk::of_bytes(stream.to_wire(), offset, Timestamp(at_ms), data);
+        if text { chunk.into_text() } else { chunk }
+    };
+    pieces.into_iter().map(chunk).collect()
 }
 
 /// The notification of a subscription.
-pub(super) fn chunk_line(request: &RequestId, task: &str, follow: u64, slice: Slice) -> Option<Vec<u8>> {
-    let chunks = slice.pieces.into_iter().map(chunk).collect();
+pub(super) fn chunk_line(
+    request: &RequestId,
+    task: &str,
+    follow: u64,
+    slice: Slice,
+    text: bool,
+) -> Option<Vec<u8>> {
+    let chunks = chunks(slice.pieces, text);
     let params = OutputChunkNotification {
         request: request.clone(),
         id: task.to_owned(),

@@ -34,6 +34,8 @@ pub(super) struct Follow {
     /// Of a task that ended in the foreground: its log, which may be dropped elsewhere before this follower has read it.
     memory: Option<Arc<MemoryLog>>,
     stream: Option<Stream>,
+    /// Text is sent instead of base64.
+    text: bool,
     next: u64,
     /// How many bytes there are in all, once the task has ended.
     total: Option<u64>,
@@ -91,6 +93,7 @@ impl Follow {
             task: task.to_owned(),
             memory,
             stream: None,
+            text: false,
             next: 0,
             total: None,
             activity: Activity::None,
@@ -98,8 +101,8 @@ impl Follow {
         }
     }
 
-    pub(super) fn starting_at(self, next: u64, stream: Option<Stream>) -> Self {
-        Self { stream, next, ..self }
+    pub(super) fn starting_at(self, next: u64, stream: Option<Stream>, text: bool) -> Self {
+        Self { stream, text, next, ..self }
     }
 
     /// Nothing is sent before the start is announced.
@@ -195,6 +198,7 @@ impl<H: Host> Core<H> {
                 memory: core.tasks.memory_of(&id),
                 task: id,
                 stream,
+                text: params.text,
                 next: 0,
                 total: task.ended_bytes(),
                 activity: Activity::None,
@@ -359,7 +363,7 @@ impl<H: Host> Core<H> {
             from,
             stream,
             max_bytes: bounds::FOLLOW_BYTES,
-            message: ReadMessage::Chunk { follow: id, request: follow.request.clone() },
+            message: ReadMessage::Chunk { follow: id, request: follow.request.clone(), text: follow.text },
             ..self.read_of(&task, total)
         };
         let read = OutputRead { memory: kept.or(read.memory), ..read };
@@ -422,7 +426,7 @@ impl<H: Host> Core<H> {
             let gap = Slice { gaps: vec![[next, total]], next: total, ..Slice::default() };
             page = OutputPage {
                 next: total,
-                line: chunk_line(&follow.request, &follow.task, id, gap),
+                line: chunk_line(&follow.request, &follow.task, id, gap, follow.text),
                 from: next,
             };
         }

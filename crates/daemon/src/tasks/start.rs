@@ -433,7 +433,7 @@ impl<H: Host> Core<H> {
         Some(
             self.add_follow(
                 Follow::of_start(caller.client, request, id, memory)
-                    .starting_at(from, stream)
+                    .starting_at(from, stream, wanted.text)
                     .held_if(params.answer == AnswerWhen::Ended),
             ),
         )

@@ -335,6 +335,7 @@ impl<H: Host> Core<H> {
             context: 0,
             max_matches: Some(1),
             cursor: Some(matching.cursor),
+            text: matching.params.text,
         };
         let pattern = matching.pattern.clone();
         let ended_bytes = reply.ended.as_ref().map(|info| info.output.bytes);

@@ -25,6 +25,23 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
+    /// Every status, live ones first.
+    pub const ALL: &[Self] = &[
+        Self::Queued,
+        Self::Starting,
+        Self::Running,
+        Self::Retrying,
+        Self::Idle,
+        Self::InputNeeded,
+        Self::Stopping,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::TimedOut,
+        Self::Lost,
+        Self::StopFailed,
+    ];
+
     pub const fn is_ended(self) -> bool {
         match self {
             Self::Queued

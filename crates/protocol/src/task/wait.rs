@@ -77,6 +77,9 @@ pub struct OutputMatchParams {
     /// What an earlier wait for the same gave to go on with.
     #[serde(default)]
     pub cursor: Option<OutputSearchCursor>,
+    /// Return the line as text instead of base64.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub text: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

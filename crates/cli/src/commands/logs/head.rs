@@ -31,11 +31,16 @@ impl Head {
                 break;
             }
             let OutputPiece::Chunk(chunk) = piece else { continue };
-            let mut ends =
-                chunk.data.0.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
+            let bytes = chunk.text.as_ref().map_or(chunk.data.0.as_slice(), String::as_bytes);
+            let mut ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
             let wanted = usize::try_from(*left - 1).unwrap_or(usize::MAX);
             if let Some(last) = ends.clone().nth(wanted) {
-                chunk.data.0.truncate(last + 1);
+                match &mut chunk.text {
+                    // What is replaced in a text is as long as before only by chance.
+                    Some(text) => text.truncate(last + 1),
+                    None => chunk.data.0.truncate(last + 1),
+                }
+                chunk.bytes = last as u64 + 1;
                 *left = 0;
             } else {
                 *left -= ends.by_ref().count() as u64;

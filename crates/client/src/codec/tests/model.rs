@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
+use belay_protocol::Timestamp;
 use belay_protocol::event::EventFollowParams;
 use belay_protocol::methods::{EventFollow, Notification, OutputFollow, TaskGet, TaskSignal, TaskStart};
-use belay_protocol::output::{OutputFollowParams, OutputFrom};
+use belay_protocol::output::{OutputChunk, OutputFollowParams, OutputFrom, StreamName};
 use belay_protocol::task::{TaskGetParams, TaskSignalParams};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -114,8 +115,8 @@ pub(crate) struct World {
 }
 
 pub(crate) fn chunk(request: i64, follow: u64, offset: usize, data: &[u8]) -> Value {
-    let text = String::from_utf8(data.to_vec()).unwrap();
-    let chunk = json!({"stream": "stdout", "offset": offset, "at": "2026-01-01T00:00:00.000Z", "data": text});
+    let at = Timestamp(1_769_860_800_000);
+    let chunk = OutputChunk::of_bytes(StreamName::Stdout, offset as u64, at, data.to_vec());
     let params = json!({
         "request": request, "id": "sh-1", "follow": follow, "chunks": [chunk], "gaps": [], "next": offset + data.len()
     });
@@ -200,7 +201,8 @@ impl World {
             }
             Step::Start => (submit::<TaskStart>(codec, &start_params(), now), Asked::Start),
             Step::FollowOutput => {
-                let params = OutputFollowParams { id: task(), from: OutputFrom::default(), stream: None };
+                let params =
+                    OutputFollowParams { id: task(), from: OutputFrom::default(), stream: None, text: false };
                 (submit::<OutputFollow>(codec, &params, now), Asked::FollowOutput)
             }
             Step::FollowEvents => {

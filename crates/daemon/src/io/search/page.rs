@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use belay_protocol::Bytes;
+use belay_protocol::Base64Bytes;
 use belay_protocol::output::{OutputLine, OutputSearchCursor, OutputSearchLine, OutputSearchParams};
 use belay_record::Gap;
 use belay_record::convert::Wire as _;
@@ -75,7 +75,8 @@ impl<'a> Page<'a> {
             return ControlFlow::Break(());
         }
         self.number = self.number.saturating_add(1);
-        let line = OutputLine { stream: stream.to_wire(), offset, text: Bytes(text), matched };
+        let line =
+            OutputLine { stream: stream.to_wire(), offset, data: Base64Bytes(text), text: None, matched };
         let line = OutputSearchLine { line, number: self.number, open };
         if matched {
             for (line, behind) in std::mem::take(&mut self.before) {
@@ -104,7 +105,7 @@ impl<'a> Page<'a> {
     }
 
     fn show(&mut self, line: OutputSearchLine, behind: Place, owed: usize) -> ControlFlow<()> {
-        let cost = line.line.text.0.len() + LINE_COST_BYTES;
+        let cost = line.line.data.0.len() + LINE_COST_BYTES;
         // A page has at least one line, however long: otherwise the search would not progress.
         if !self.lines.is_empty() && self.bytes + cost > self.answer_bytes {
             return ControlFlow::Break(());

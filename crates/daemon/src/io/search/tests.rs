@@ -31,7 +31,7 @@ struct Shown {
 impl Shown {
     fn of(found: OutputSearchLine) -> Self {
         let OutputSearchLine { line, number, open } = found;
-        let text = line.text.0.escape_ascii().to_string();
+        let text = line.data.0.escape_ascii().to_string();
         Self { stream: line.stream, offset: line.offset, text, matched: line.matched, number, open }
     }
 }
@@ -58,6 +58,7 @@ fn search(pattern: &str, context: u32, stream: Option<Stream>) -> Search {
         context,
         max_matches: None,
         cursor: None,
+        text: false,
     };
     let pattern = Pattern::new(pattern);
     Search { params, pattern, dir: "/".into(), memory: None, ended_bytes: Some(0) }
@@ -185,7 +186,7 @@ proptest! {
     ) {
         let (dir, _) = written(&writes);
         for page in pages(dir.path(), &mut search, &limits) {
-            let bytes: usize = page.lines.iter().map(|found| found.line.text.0.len() + 64).sum();
+            let bytes: usize = page.lines.iter().map(|found| found.line.data.0.len() + 64).sum();
             prop_assert!(bytes <= limits.answer_bytes || page.lines.len() == 1);
             prop_assert!(page.lines.iter().filter(|found| found.line.matched).count() <= limits.matches);
         }
