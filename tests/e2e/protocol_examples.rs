@@ -1,9 +1,10 @@
 //! The examples of docs/protocol.md, run as they stand: what the client sends is sent, and what the daemon answers is compared.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use belay_testkit::World;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::raw::Raw;
 use crate::support::world;
@@ -83,20 +84,52 @@ impl Ids {
     }
 }
 
+static SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../../docs/schema/client.json")).unwrap());
+
+/// A real message fits the type that the schema gives it.
+#[track_caller]
+fn validate(at: &str, schema: &Value, message: &Value) {
+    assert!(schema.is_object(), "{at}: the schema does not know it");
+    let mut schema = schema.clone();
+    schema["$defs"] = SCHEMA["$defs"].clone();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator.iter_errors(message).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{at}: {errors:?}: {message}");
+}
+
 fn run(world: &World, number: usize, steps: Vec<Step>) {
     drop(world.client());
     let has_hello = steps.iter().any(|step| step.message["method"] == "daemon/hello");
     let connect = || if has_hello { Raw::silent(world) } else { Raw::greeted(world) };
     let mut connections = [connect(), connect()];
     let mut ids = Ids::default();
+    let mut methods = BTreeMap::new();
     for (line, mut step) in steps.into_iter().enumerate() {
         let connection = &mut connections[step.connection];
+        let at = format!("example {}, line {}", number + 1, line + 1);
         if step.is_sent {
             ids.substitute(&mut step.message);
+            let method = step.message["method"].as_str().unwrap().to_owned();
+            // One example shows what becomes of a wrong parameter.
+            if step.message["params"]["timeout_ms"] != "5s" {
+                validate(&at, &SCHEMA["methods"][&method]["params"], &step.message["params"]);
+            }
+            methods.insert((step.connection, step.message["id"].to_string()), method);
             connection.send(format!("{}\n", step.message).as_bytes());
         } else {
-            let at = format!("example {}, line {}", number + 1, line + 1);
-            ids.compare(&at, &step.message, &connection.hear());
+            let heard = connection.hear();
+            ids.compare(&at, &step.message, &heard);
+            let request = (step.connection, heard["id"].to_string());
+            match (heard["method"].as_str(), methods.get(&request)) {
+                (Some(method), _) => {
+                    validate(&at, &SCHEMA["notifications"][method]["params"], &heard["params"])
+                }
+                (None, Some(method)) if heard.get("result").is_some() => {
+                    validate(&at, &SCHEMA["methods"][method]["result"], &heard["result"]);
+                }
+                (None, _) => validate(&at, &json!({ "$ref": "#/$defs/ErrorResponse" }), &heard),
+            }
         }
     }
 }
@@ -105,7 +138,7 @@ fn run(world: &World, number: usize, steps: Vec<Step>) {
 #[test]
 fn examples_of_protocol_page_hold() {
     let all = examples();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 14);
     for (number, steps) in all.into_iter().enumerate() {
         run(&world(), number, steps);
     }

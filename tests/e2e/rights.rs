@@ -15,6 +15,9 @@ use belay_protocol::task::{
 };
 use belay_testkit::{Output, World};
 
+use serde_json::json;
+
+use crate::raw::Raw;
 use crate::sessions::open;
 use crate::support::{FOREVER, refused, stop_of, with_stdin, world};
 
@@ -244,4 +247,21 @@ fn a_cascade_stops_what_was_started_below_leaf_first_and_without_it_they_stay() 
     let mut agent = world.client();
     let session = agent.call::<SessionOpen>(&SessionOpenParams::default()).unwrap();
     assert!(session.session.drained);
+}
+
+// proves L6, X4
+#[test]
+fn second_hello_is_refused_and_changes_nothing() {
+    let world = world();
+    let session = open(&world, SessionOpenParams::default());
+    world.start(&world.start_params(&["sleep", FOREVER]));
+    let mut raw = Raw::silent(&world);
+    let hello = |token: Option<&str>| json!({ "client": { "name": "raw", "version": "0" }, "protocol": 1, "token": token });
+    let first = raw.call("daemon/hello", &hello(Some(&session.token)));
+    assert_eq!(first["result"]["scope"], json!({ "kind": "session", "id": session.session.id }));
+    for token in [None, Some(session.token.as_str())] {
+        let second = raw.call("daemon/hello", &hello(token));
+        assert_eq!(second["error"]["data"]["kind"], "wrong_state", "{second}");
+    }
+    assert_eq!(raw.call("task/list", &json!({}))["result"]["tasks"], json!([]), "it is still the session");
 }

@@ -8,7 +8,7 @@ use belay_protocol::event::{Event, EventKind};
 use belay_protocol::life::ClockName;
 use belay_protocol::methods::TaskStart;
 use belay_protocol::task::{
-    OnStall, Outcome, StallParams, TaskHealth, TaskInfo, TaskStartParams, TaskStatus,
+    OnStall, Outcome, StallInfo, StallParams, TaskHealth, TaskInfo, TaskStartParams, TaskStatus,
 };
 use belay_testkit::{LONG, World, wait_until};
 
@@ -48,7 +48,7 @@ fn a_silent_task_is_stalled_with_evidence_until_it_writes() {
         (TaskStatus::Running, TaskHealth::Stalled),
         "it is told, and goes on"
     );
-    let evidence = task.stall.unwrap().evidence;
+    let StallInfo { since, evidence } = *task.stall.unwrap();
     assert!(evidence.silent_ms >= 300 && evidence.cpu_ms < 300, "{evidence:?}");
     assert_eq!(evidence.more, 0);
     let [process] = evidence.processes.as_slice() else { panic!("{evidence:?}") };
@@ -59,6 +59,7 @@ fn a_silent_task_is_stalled_with_evidence_until_it_writes() {
     let expected = Event::TaskStalled {
         task: id.clone(),
         session: task.session,
+        since,
         evidence: evidence.clone(),
         policy: Some(OnStall::Tell),
     };

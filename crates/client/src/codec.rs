@@ -282,7 +282,9 @@ impl Codec {
     fn notification(&mut self, notification: Notification) -> Result<Option<Message>, ClientError> {
         let Some(wire) = message::request_of(&notification) else { return Ok(None) };
         let passed_on = match notification {
-            Notification::TaskQueued(_) => self.calls.contains_key(&wire).then_some(notification),
+            Notification::TaskQueued(_) | Notification::TaskRemoved(_) => {
+                self.calls.contains_key(&wire).then_some(notification)
+            }
             Notification::TaskStarted(_) => {
                 let call = self.calls.get_mut(&wire);
                 call.and_then(|call| (!std::mem::replace(&mut call.announced, true)).then_some(notification))
@@ -293,7 +295,6 @@ impl Codec {
                 let is_new = call.is_some_and(|call| call.reported.insert(stopped.result.id.clone()));
                 is_new.then_some(notification)
             }
-            Notification::TaskRemoved(_) => self.calls.contains_key(&wire).then_some(notification),
             Notification::OutputChunk(chunk) => self.output_chunk(wire, *chunk),
             Notification::OutputEnd(end) => self.output_end(wire, *end),
             Notification::EventItem(item) => self.event_item(wire, *item),

@@ -18,7 +18,7 @@ use belay_record::convert::outcome_from_record;
 use crate::config::bounds;
 use crate::host::Host;
 use crate::requests::check::{check_clock, check_text};
-use crate::requests::{Answer, Caller, Scope};
+use crate::requests::{Answer, Caller, Client, Scope};
 use crate::runtime::{Core, Work};
 use crate::tasks::{AfterStops, StopManyReply, StoredTask};
 
@@ -46,6 +46,11 @@ impl<H: Host> Core<H> {
                 "the client is older than the daemon: install the newer belay"
             };
             return Err(RpcError::new(ErrorKind::Version, message).field("protocol").hint(hint));
+        }
+        if self.requests.client(caller.client).is_some_and(Client::has_said_hello) {
+            let message =
+                "daemon/hello was called before on this connection, which fixed what the connection may do";
+            return Err(RpcError::new(ErrorKind::WrongState, message).hint("open another connection"));
         }
         check_text("client.name", Some(&params.client.name), bounds::NAME_BYTES)?;
         check_text("client.version", Some(&params.client.version), bounds::NAME_BYTES)?;

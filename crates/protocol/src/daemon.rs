@@ -99,6 +99,7 @@ pub struct DaemonHelloResult {
     pub protocol: u32,
     pub pid: i32,
     pub home: Bytes,
+    /// Features that not every daemon of this protocol has. A client need not read them.
     pub capabilities: Vec<String>,
     #[serde(default = "person")]
     pub scope: ScopeInfo,

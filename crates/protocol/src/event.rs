@@ -88,6 +88,8 @@ pub enum Event {
     TaskStalled {
         task: String,
         session: String,
+        /// When the check found no progress. The event can be recorded later, if there was no daemon.
+        since: Timestamp,
         #[serde(flatten)]
         evidence: StallEvidence,
         policy: Option<OnStall>,
@@ -279,6 +281,7 @@ pub struct EventReadParams {
 pub struct EventFilter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// Only events about this session and its tasks, not about sessions below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -317,6 +320,7 @@ pub struct EventReadResult {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventFollowParams {
+    /// Events with a higher number. 0: from the oldest that is kept.
     #[serde(default)]
     pub after: u64,
     #[serde(default, skip_serializing_if = "EventFilter::is_none")]

@@ -1,6 +1,8 @@
 //! The JSON Schema of the client protocol, made from the method table: every message, every type once, and a union for each
 //! direction at its root. Code generators for other languages start from it.
 
+use std::collections::BTreeSet;
+
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
@@ -185,6 +187,7 @@ fn move_defaults(value: &mut Value) {
 
 /// Gives every variant of a tagged union a name of its own, made of its tag and of the union: `ExitedOutcome`.
 fn name_variants(defs: &mut Map<String, Value>) {
+    let names: BTreeSet<String> = defs.keys().cloned().collect();
     let mut named = Map::new();
     for (name, schema) in defs.iter_mut() {
         let Some(object) = schema.as_object_mut() else { continue };
@@ -194,7 +197,9 @@ fn name_variants(defs: &mut Map<String, Value>) {
         let Some(Value::Array(variants)) = object.get_mut("oneOf") else { continue };
         for variant in variants {
             let value = variant["properties"][&tag]["const"].as_str().unwrap_or_default();
-            let own = format!("{}{}", pascal_case(value), name.trim_end_matches("Info"));
+            // `TaskSpecInfo` is not `TaskSpec`; there is only an `EventInfo`.
+            let short = name.trim_end_matches("Info");
+            let own = format!("{}{}", pascal_case(value), if names.contains(short) { name } else { short });
             named.insert(own.clone(), std::mem::replace(variant, reference(&own)));
         }
         object.insert("discriminator".to_owned(), json!({ "propertyName": tag }));
@@ -271,6 +276,21 @@ mod tests {
                 assert!(params.to_lowercase().contains(&format!("/{noun}")), "{method}: {params}");
             }
         }
+    }
+
+    // proves E2
+    #[test]
+    fn every_type_is_used() {
+        let document = document();
+        let mut used = BTreeSet::new();
+        walk(&document, &mut |object| {
+            used.extend(object.get("$ref").and_then(Value::as_str).map(str::to_owned));
+        });
+        for name in document["$defs"].as_object().unwrap().keys() {
+            assert!(used.contains(&format!("#/$defs/{name}")), "no message has a {name}");
+        }
+        let spec = &document["$defs"]["ShellTaskSpec"]["properties"];
+        assert!(spec.get("command").is_some() && spec.get("argv").is_none(), "{spec}");
     }
 
     // proves E2

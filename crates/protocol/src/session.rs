@@ -175,7 +175,7 @@ pub struct SessionInfo {
     pub last_event: u64,
 }
 
-/// A session is named by its id, by an unambiguous beginning of it, or `user` for the standing one.
+/// A session is named by its id, by an unambiguous beginning of it, by the name of an open one, or `user` for the standing one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionRenewParams {

@@ -77,6 +77,7 @@ fn changes() -> Vec<Event> {
         Event::TaskStalled {
             task: task.clone(),
             session: session.clone(),
+            since: NOW,
             evidence,
             policy: Some(OnStall::Stop),
         },

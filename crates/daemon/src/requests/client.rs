@@ -45,6 +45,10 @@ impl Client {
         &self.scope
     }
 
+    pub(crate) const fn has_said_hello(&self) -> bool {
+        self.said_hello
+    }
+
     /// The process that made the connection, and when, in the kernel's ticks.
     pub(crate) const fn process(&self) -> (i32, u64) {
         (self.pid, self.connected_ticks)

@@ -68,7 +68,7 @@ impl<H: Host> Core<H> {
         }
         if is_new {
             self.ctx.crash_point(if ended { CrashPoint::BeforeEnd } else { CrashPoint::BeforeLife });
-            self.record_life_event(id, &item.event, ended);
+            self.record_life_event(id, &item.event, Timestamp(item.at_ms), ended);
         }
         if let LifeEvent::StallSet { .. } = item.event {
             self.stall_was_set(id);
@@ -80,7 +80,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn record_life_event(&mut self, id: &str, event: &LifeEvent, ended: bool) {
+    fn record_life_event(&mut self, id: &str, event: &LifeEvent, at: Timestamp, ended: bool) {
         let Some(task) = self.tasks.get(id) else { return };
         let stored = &task.stored;
         if let LifeEvent::Stalled { evidence } = event {
@@ -88,6 +88,7 @@ impl<H: Host> Core<H> {
             let stalled = belay_protocol::event::Event::TaskStalled {
                 task: stored.id.clone(),
                 session: stored.session.clone(),
+                since: at,
                 evidence: (**evidence).clone(),
                 policy: stored.doc.stall().map(|stall| stall.policy),
             };

@@ -27,7 +27,7 @@ fn sample(kind: EventKind) -> Event {
         EventKind::TaskStalled => {
             let evidence =
                 StallEvidence { silent_ms: 1, cpu_ms: 2, output_bytes: 3, processes: Vec::new(), more: 0 };
-            Event::TaskStalled { task, session, evidence, policy: Some(OnStall::Stop) }
+            Event::TaskStalled { task, session, since: Timestamp(0), evidence, policy: Some(OnStall::Stop) }
         }
         EventKind::TaskRecovered => Event::TaskRecovered { task, session },
         EventKind::TaskStallSet => {

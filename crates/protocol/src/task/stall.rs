@@ -67,9 +67,10 @@ impl StallSetting {
 /// What was seen of a task that does not get on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StallEvidence {
-    /// So long it has written nothing.
+    /// The time since the check before: in it, the task has written nothing. `output.last_at` of the task says when its last
+    /// output came.
     pub silent_ms: u64,
-    /// And used so much processor time, all its processes together.
+    /// How much processor time all its processes together have used in it.
     pub cpu_ms: u64,
     /// How much it had written before.
     pub output_bytes: u64,
@@ -80,7 +81,7 @@ pub struct StallEvidence {
     pub more: u64,
 }
 
-/// A task that does not get on, since when and by what evidence.
+/// A task that makes no progress: when that was found, and by what evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StallInfo {
     pub since: Timestamp,

@@ -186,11 +186,16 @@ impl<H: Host> Core<H> {
         self.answer_session(caller, &id)
     }
 
+    /// Finds the session that the parameter `id` names.
+    fn find_session_by_id(&self, caller: &Caller, text: &str) -> Result<String, RpcError> {
+        self.find_session(&self.scope(caller), text).map_err(|error| error.field("id"))
+    }
+
     /// Finds the session that a caller names, if it may act on it: a person, the session's client,
     /// or a scope above it.
     pub(super) fn find_own_session(&self, caller: &Caller, text: &str) -> Result<String, RpcError> {
         let scope = self.scope(caller);
-        let id = self.find_session(&scope, text)?;
+        let id = self.find_session_by_id(caller, text)?;
         let Some(session) = self.sessions.get(&id) else { return Ok(id) };
         if !scope.covers(&id, session.lineage()) {
             let message = format!("you run inside session {id}: only its client or a person may do this");
@@ -250,7 +255,7 @@ impl<H: Host> Core<H> {
         caller: &Caller,
         params: &SessionGetParams,
     ) -> Result<Answer, RpcError> {
-        let id = self.find_session(&self.scope(caller), &params.id)?;
+        let id = self.find_session_by_id(caller, &params.id)?;
         self.answer_session(caller, &id)
     }
 
@@ -295,7 +300,7 @@ impl<H: Host> Core<H> {
         caller: &Caller,
         params: &SessionWaitParams,
     ) -> Result<Answer, RpcError> {
-        let id = self.find_session(&self.scope(caller), &params.id)?;
+        let id = self.find_session_by_id(caller, &params.id)?;
         let within = params.timeout_ms.unwrap_or(bounds::WAIT_MS).min(bounds::WAIT_MS);
         self.defer_reply(caller.clone(), DrainedReply { session: id.clone() }, Some(within));
         self.serve_session_waiters(&id);
