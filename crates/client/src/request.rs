@@ -58,8 +58,6 @@ pub(crate) enum Purpose {
     StartWithOutput {
         stream: Option<StreamName>,
     },
-    /// A start without output, whose announcements are passed on.
-    Start,
     FollowOutput {
         stream: Option<StreamName>,
     },
@@ -202,13 +200,10 @@ fn too_large(method: &str, bytes: usize) -> RpcError {
 
 fn purpose<M: Method>(params: &dyn Any) -> Purpose {
     match M::NAME {
-        TaskStart::NAME => {
-            params.downcast_ref::<TaskStartParams>().map_or(Purpose::Plain, |start| match start.follow {
-                Some(follow) => Purpose::StartWithOutput { stream: follow.stream },
-                None if start.answer == belay_protocol::task::AnswerWhen::Ended => Purpose::Start,
-                None => Purpose::Plain,
-            })
-        }
+        TaskStart::NAME => params
+            .downcast_ref::<TaskStartParams>()
+            .and_then(|start| start.follow)
+            .map_or(Purpose::Plain, |follow| Purpose::StartWithOutput { stream: follow.stream }),
         OutputFollow::NAME => params
             .downcast_ref::<OutputFollowParams>()
             .map_or(Purpose::Plain, |follow| Purpose::FollowOutput { stream: follow.stream }),

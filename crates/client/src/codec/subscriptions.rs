@@ -66,7 +66,7 @@ impl Subscriptions {
             }
             Purpose::FollowOutput { stream } => Source::Output { task: None, stream: *stream, cursor: None },
             Purpose::FollowEvents(params) => Source::Events { params: params.clone(), after: params.after },
-            Purpose::Plain | Purpose::Start | Purpose::HoldSession | Purpose::CloseSession => return,
+            Purpose::Plain | Purpose::HoldSession | Purpose::CloseSession => return,
         };
         self.by_id.insert(id, Subscription { source, wire: Some(id), follow: None, paused: false });
         self.routes.insert(id, id);
