@@ -284,10 +284,10 @@ impl Client {
 
     /// Replaces the connection that was lost by this error, as often as the codec allows. Any other error is returned.
     fn reconnect(&mut self, mut error: ClientError) -> Result<(), ClientError> {
+        if !error.is_disconnect() {
+            return Err(error);
+        }
         loop {
-            let Some(route) = self.route.as_ref().filter(|_| error.is_disconnect()) else {
-                return Err(error);
-            };
             let delay = self.codec.disconnected(error)?;
             if !self.codec.needs_connection() {
                 // The next call makes the connection that it needs.
@@ -296,6 +296,7 @@ impl Client {
             if !delay.is_zero() {
                 std::thread::sleep(delay);
             }
+            let Some(route) = &self.route else { return Err(ClientError::Closed) };
             error = match connect::open_or_start(&route.paths, &route.exe) {
                 Ok(connection) => {
                     (self.stream, self.hello) = (connection.stream, Some(connection.hello));

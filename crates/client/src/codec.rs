@@ -251,7 +251,7 @@ impl Codec {
     /// Keeps what a reply says about subscriptions and sessions.
     fn record(&mut self, request: &Request, raw: &RawReply) -> Result<(), ClientError> {
         match &request.purpose {
-            Purpose::Plain | Purpose::Start => Ok(()),
+            Purpose::Plain => Ok(()),
             Purpose::StartWithOutput { .. } => {
                 let task: message::Named = message::read(raw, request.method)?;
                 self.subscriptions.set_task(request.id, task.id);

@@ -34,8 +34,9 @@ const SOCKET_LIMIT: Duration = Duration::from_secs(1);
 /// How long one write to a daemon that does not read may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Room for the reply to the handshake.
+/// How much of the reply to the handshake is read at once; it is seldom longer.
 const HELLO_BYTES: usize = 4096;
+const MAX_HELLO_BYTES: usize = 1024 * 1024;
 
 /// The id of the handshake; calls count from 1.
 const HELLO_ID: i64 = 0;
@@ -85,8 +86,11 @@ pub(crate) fn greet(stream: &UnixStream, paths: &Paths) -> Result<DaemonHelloRes
     let deadline = Instant::now() + HELLO_LIMIT;
     let mut reply = Vec::with_capacity(HELLO_BYTES);
     while reply.last() != Some(&b'\n') {
+        if reply.len() > MAX_HELLO_BYTES {
+            return Err(ClientError::Malformed { what: "a handshake without an end".to_owned() });
+        }
         wire::wait_readable(stream, deadline)?;
-        reply.reserve(HELLO_BYTES - HELLO_BYTES.min(reply.len()));
+        reply.reserve(HELLO_BYTES);
         wire::read(stream, &mut reply)?;
     }
     let raw = match message::parse(reply.trim_ascii_end())? {

@@ -65,8 +65,6 @@ pub(crate) enum Purpose {
     StartWithOutput {
         output: WantedOutput,
     },
-    /// A start without output, whose announcements are passed on.
-    Start,
     FollowOutput {
         output: WantedOutput,
     },
@@ -116,11 +114,13 @@ impl Request {
         Ok(Self { id, method: M::NAME, repeatable, purpose: purpose::<M>(any), line, fds })
     }
 
-    /// The line for a new connection: waits have as much time as is left, and subscriptions begin at their position.
+    /// The line for a new connection: waits have as much time as is left, and subscriptions begin at their position. `announced`:
+    /// the task of a start is known to have begun.
     pub(crate) fn line_again(
         &self,
         elapsed: Duration,
         position: Option<u64>,
+        announced: bool,
     ) -> Result<Vec<u8>, ClientError> {
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let is_timed = [
@@ -141,6 +141,8 @@ impl Request {
         let (id, name, fds) = (self.id, self.method, self.fds.len());
         match Call::parse(name, sent.params)? {
             Call::TaskStart(mut params) => {
+                // A task that has run is not run again, also if its record was removed meanwhile.
+                params.resume |= announced;
                 if let (Some(follow), Some(position)) = (&mut params.follow, position) {
                     follow.from = follow.from.max(position);
                 } else {
@@ -210,12 +212,9 @@ fn too_large(method: &str, bytes: usize) -> RpcError {
 fn purpose<M: Method>(params: &dyn Any) -> Purpose {
     match M::NAME {
         TaskStart::NAME => {
-            params.downcast_ref::<TaskStartParams>().map_or(Purpose::Plain, |start| match start.follow {
-                Some(StartFollowParams { stream, text, .. }) => {
-                    Purpose::StartWithOutput { output: WantedOutput { stream, text } }
-                }
-                None if start.answer == belay_protocol::task::AnswerWhen::Ended => Purpose::Start,
-                None => Purpose::Plain,
+            let follow = params.downcast_ref::<TaskStartParams>().and_then(|start| start.follow);
+            follow.map_or(Purpose::Plain, |StartFollowParams { stream, text, .. }| Purpose::StartWithOutput {
+                output: WantedOutput { stream, text },
             })
         }
         OutputFollow::NAME => params.downcast_ref::<OutputFollowParams>().map_or(

@@ -274,3 +274,20 @@ fn descriptors_arrive_with_their_line() {
     kept.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"hello");
 }
+
+#[test]
+fn long_handshake_is_read_whole() {
+    let (near, far) = UnixStream::pair().unwrap();
+    let server = thread::spawn(move || {
+        let mut peer = Peer { reader: BufReader::new(far.try_clone().unwrap()), stream: far };
+        peer.request();
+        let can = format!("\"{}\"", "x".repeat(100));
+        let hello = format!(
+            r#"{{"version":"0","protocol":1,"pid":1,"home":"/h","capabilities":[{}],"scope":{{"kind":"person"}}}}"#,
+            vec![can; 200].join(",")
+        );
+        peer.say(&format!("{{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{hello}}}\n"));
+    });
+    assert_eq!(connect::greet(&near, &Paths::new("/h".into(), "/r".into())).unwrap().capabilities.len(), 200);
+    server.join().unwrap();
+}

@@ -31,6 +31,7 @@ pub(crate) fn of_start(key: &[u8; 32], params: &TaskStartParams) -> String {
         budgets,
         notify,
         token: _,
+        resume: _,
         session,
         keep,
         lane,

@@ -145,6 +145,10 @@ pub struct TaskStartParams {
     /// Two starts with the same token are one task.
     #[serde(default)]
     pub token: Option<String>,
+    /// The start was announced before, and is repeated with its token by a client that reconnects: if its task is not known any
+    /// more, fail with `not_found` instead of starting it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume: bool,
     /// The session it belongs to, if not the caller's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
@@ -205,6 +209,7 @@ impl TaskStartParams {
             budgets: Budgets::default(),
             notify: None,
             token: None,
+            resume: false,
             session: None,
             keep: false,
             lane: None,

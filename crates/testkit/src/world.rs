@@ -297,10 +297,13 @@ impl World {
     /// Every daemon of this home.
     pub fn daemons(&self) -> Vec<Seen> {
         let words = format!("daemon --home {} ", self.marker());
-        // It leads a session. The process that started it does not, nor does a child that is about to become a shim.
+        // It leads a session. The process that started it does not.
         let is_daemon =
             |seen: &Seen| seen.cmdline.contains(&words) && seen.sid == seen.identity.pid && seen.state != 'Z';
-        self.everybody().into_iter().filter(is_daemon).collect()
+        let found: Vec<Seen> = self.everybody().into_iter().filter(is_daemon).collect();
+        // A child that is about to become a shim leads a session too, and has the command line of its parent.
+        let is_child = |seen: &&Seen| found.iter().any(|other| other.identity.pid == seen.ppid);
+        found.iter().filter(|seen| !is_child(seen)).cloned().collect()
     }
 
     #[track_caller]

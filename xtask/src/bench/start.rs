@@ -53,7 +53,7 @@ pub(crate) fn run(subject: &Subject, report: &mut Report) -> Outcome {
     report.times_again("start", rpc, ("bare, output through pipes", captured));
     report.times(
         "start",
-        "the same on the tokio client",
+        "start to end of `true`, on the tokio client",
         asynchronous,
         ("the blocking client", blocking),
         Target::AtMost(1.25),

@@ -10,6 +10,7 @@ use belay_protocol::event::EventInfo;
 use belay_protocol::methods::{Notification, TaskStart};
 use belay_protocol::task::TaskInfo;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::Reply;
 use super::actor::{Command, Commands};
@@ -77,8 +78,9 @@ impl Feed {
         }
         match self.items.try_send(item) {
             Ok(()) if is_last => Fed::Full,
-            Ok(()) => Fed::Buffered,
-            Err(_) => Fed::Unwanted,
+            // Only an announcement finds no room: it comes also while the output is paused, when the task is known already.
+            Ok(()) | Err(TrySendError::Full(_)) => Fed::Buffered,
+            Err(TrySendError::Closed(_)) => Fed::Unwanted,
         }
     }
 

@@ -58,7 +58,7 @@ impl Codec {
         }
         for (id, call) in &mut self.calls {
             let elapsed = now.saturating_duration_since(call.made_at);
-            let line = call.request.line_again(elapsed, self.subscriptions.position(*id))?;
+            let line = call.request.line_again(elapsed, self.subscriptions.position(*id), call.announced)?;
             call.written = false;
             self.outgoing.push_again(Arc::clone(&call.request), line);
             self.subscriptions.feed(*id, *id);

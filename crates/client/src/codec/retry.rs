@@ -24,7 +24,9 @@ impl Retry {
 
     /// How long to wait before the next attempt, or the error if there is none.
     pub(super) fn after(&mut self, error: ClientError) -> Result<Duration, ClientError> {
-        if !error.is_disconnect() || self.fruitless >= MAX_FRUITLESS {
+        // A start can fail because the last daemon, or another that is being started, still has the locks.
+        let may_pass = error.is_disconnect() || matches!(error, ClientError::StartFailed { .. });
+        if !may_pass || self.fruitless >= MAX_FRUITLESS {
             return Err(error);
         }
         self.fruitless += 1;

@@ -66,7 +66,7 @@ impl Subscriptions {
             }
             Purpose::FollowOutput { output } => Source::Output { task: None, wanted: *output, cursor: None },
             Purpose::FollowEvents(params) => Source::Events { params: params.clone(), after: params.after },
-            Purpose::Plain | Purpose::Start | Purpose::HoldSession | Purpose::CloseSession => return,
+            Purpose::Plain | Purpose::HoldSession | Purpose::CloseSession => return,
         };
         self.by_id.insert(id, Subscription { source, wire: Some(id), follow: None, paused: false });
         self.routes.insert(id, id);

@@ -53,10 +53,12 @@ impl Claim {
 /// Creates the directories and locks them. None if another daemon has the home.
 pub(crate) fn claim(home: &Path, runtime_dir: &Path) -> Result<Option<Claim>, DirError> {
     make_private("the home", home, belay_protocol::vars::HOME, false)?;
-    let Some(home_lock) = lock("the home", &home.join("daemon.lock"))? else { return Ok(None) };
+    let home_lock = lock("the home", &home.join("daemon.lock"), is_holder_dead)?;
+    let Some(home_lock) = home_lock else { return Ok(None) };
     make_private("the runtime directory", runtime_dir, belay_protocol::vars::RUNTIME_DIR, true)?;
     check_above(runtime_dir)?;
-    let runtime_lock = lock("the runtime directory", &runtime_dir.join("daemon.lock"))?;
+    // A daemon that exits releases the home first: the last daemon of this home may still have this lock for a moment.
+    let runtime_lock = lock("the runtime directory", &runtime_dir.join("daemon.lock"), |_| true)?;
     let Some(runtime_lock) = runtime_lock else {
         return Err(DirError::Shared { path: runtime_dir.to_owned() });
     };
@@ -118,7 +120,12 @@ fn is_holder_dead(file: &File) -> bool {
     pid.is_some_and(|pid| process::identity(pid).is_none_or(|daemon| !process::is_alive(daemon)))
 }
 
-fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {
+/// Locks a file. None if it is locked, and stays so although `is_worth_waiting` says that it may be released.
+fn lock(
+    what: &'static str,
+    path: &Path,
+    is_worth_waiting: impl Fn(&File) -> bool,
+) -> Result<Option<File>, DirError> {
     let failed = |source| DirError::Io { what, path: path.to_owned(), source };
     let mut file = OpenOptions::new()
         .read(true)
@@ -132,7 +139,7 @@ fn lock(what: &'static str, path: &Path) -> Result<Option<File>, DirError> {
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
-            Err(Errno::WOULDBLOCK) if is_holder_dead(&file) && Instant::now() < until => {
+            Err(Errno::WOULDBLOCK) if is_worth_waiting(&file) && Instant::now() < until => {
                 std::thread::sleep(DEAD_HOLDER_PAUSE);
             }
             Err(Errno::WOULDBLOCK) => return Ok(None),

@@ -108,6 +108,7 @@ impl<H: Host> Core<H> {
         let known = params.token.as_deref().and_then(|token| self.tasks.by_token(token)).map(str::to_owned);
         match (known, fingerprint) {
             (Some(known), Some(fingerprint)) => self.start_known(caller, params, parsed, &known, fingerprint),
+            _ if params.resume => Err(removed_meanwhile()),
             (_, fingerprint) => self.start_new(caller, params, parsed, fingerprint),
         }
     }
@@ -349,6 +350,7 @@ impl<H: Host> Core<H> {
         let known = params.token.as_deref().and_then(|token| self.tasks.by_token(token)).map(str::to_owned);
         match known {
             Some(known) => self.start_known(caller, params, parsed, &known, fingerprint),
+            None if params.resume => Err(removed_meanwhile()),
             None => self.start_new(caller, params, parsed, Some(fingerprint)),
         }
     }
@@ -438,6 +440,13 @@ impl<H: Host> Core<H> {
             ),
         )
     }
+}
+
+/// A start that is repeated to go on with its task, of which nothing is known any more.
+fn removed_meanwhile() -> RpcError {
+    RpcError::new(ErrorKind::NotFound, "the task with this token was removed")
+        .field("token")
+        .hint("to start it anew, leave out resume")
 }
 
 /// A token is valid among the starts of one scope: no caller takes another's start over by guessing its token.
