@@ -31,7 +31,7 @@ usage: cargo xtask VERB
                        --against: compare with another belay binary, in turns; write no docs
                        --noise: also measure that binary against itself, and judge every row by it
                        names: start, cli, foreground, rate, capture, stop, rpc, lease, fan-out, memory, many,
-                       sessions, idle, journal, live, gc, follow, leaderless, steps
+                       sessions, idle, journal, live, gc, follow, leaderless, list, down, steps
 ";
 
 fn main() -> ExitCode {
