@@ -84,6 +84,26 @@ fn a_lease_lost_and_regained_within_its_grace_changes_nothing() {
     assert_eq!(told[..5], [&[EventKind::SessionOpened], &again[..], &again[..]].concat());
 }
 
+// proves L1, E4
+#[test]
+fn open_with_the_same_key_is_one_session_over_daemon_kill() {
+    let world = world();
+    let params = SessionOpenParams { key: Some("build-17".to_owned()), ..SessionOpenParams::default() };
+    let first = open(&world, params.clone());
+    world.kill_daemon();
+    let again = open(&world, params.clone());
+    assert_eq!((&again.token, &again.session.id), (&first.token, &first.session.id));
+    // The token is good, and another scope has keys of its own.
+    let mut inside = world.client_as(&again.token);
+    assert_ne!(inside.call::<SessionOpen>(&params).unwrap().session.id, first.session.id);
+    let other = SessionOpenParams { name: Some("other".to_owned()), ..params.clone() };
+    let error = refused(world.client().call::<SessionOpen>(&other));
+    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::Conflict, Some("key")));
+    world.belay(["sessions", "close", &first.session.id]).ok();
+    let error = refused(world.client().call::<SessionOpen>(&params));
+    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::WrongState, Some("key")));
+}
+
 // proves L1, L7
 #[test]
 fn a_lease_lost_for_good_ends_the_session_once_and_its_tasks_by_policy() {

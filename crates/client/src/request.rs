@@ -13,6 +13,7 @@ use belay_protocol::methods::{
 };
 use belay_protocol::output::{OutputFollowParams, OutputFrom, StreamName};
 use belay_protocol::rpc::{self, Version};
+use belay_protocol::session::SessionOpenParams;
 use belay_protocol::task::{StartFollowParams, TaskStartParams, TaskWriteParams};
 use belay_protocol::{ErrorKind, MAX_REQUEST_BYTES, RpcError, read_json};
 use serde::Serialize;
@@ -104,6 +105,7 @@ impl Request {
         let (line, has_token) = match with_token {
             Some(Tokenized::Start(start)) => (encode(id, M::NAME, fds.len(), &*start)?, true),
             Some(Tokenized::Write(write)) => (encode(id, M::NAME, fds.len(), &*write)?, true),
+            Some(Tokenized::Open(open)) => (encode(id, M::NAME, fds.len(), &*open)?, true),
             None => (encode(id, M::NAME, fds.len(), params)?, has_token(any)),
         };
         let repeatable = match M::REPEAT {
@@ -236,6 +238,7 @@ fn purpose<M: Method>(params: &dyn Any) -> Purpose {
 enum Tokenized {
     Start(Box<TaskStartParams>),
     Write(Box<TaskWriteParams>),
+    Open(Box<SessionOpenParams>),
 }
 
 fn tokenized(params: &dyn Any) -> Result<Option<Tokenized>, ClientError> {
@@ -251,15 +254,23 @@ fn tokenized(params: &dyn Any) -> Result<Option<Tokenized>, ClientError> {
         let write = TaskWriteParams { key: Some(random_token()?), ..write.clone() };
         return Ok(Some(Tokenized::Write(Box::new(write))));
     }
+    if let Some(open) = params.downcast_ref::<SessionOpenParams>()
+        && open.key.is_none()
+    {
+        let open = SessionOpenParams { key: Some(random_token()?), ..open.clone() };
+        return Ok(Some(Tokenized::Open(Box::new(open))));
+    }
     Ok(None)
 }
 
 fn has_token(params: &dyn Any) -> bool {
     params.downcast_ref::<TaskStartParams>().is_some_and(|start| start.token.is_some())
         || params.downcast_ref::<TaskWriteParams>().is_some_and(|write| write.key.is_some())
+        || params.downcast_ref::<SessionOpenParams>().is_some_and(|open| open.key.is_some())
 }
 
-/// A token that no other caller uses: for a start or a write that is to have its effect once, however often it is sent.
+/// A token that no other caller uses: for a start, a write or a session that is to have its effect once, however often it is
+/// sent.
 pub fn random_token() -> Result<String, ClientError> {
     let mut bytes = [0_u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())

@@ -189,7 +189,7 @@ methods! {
         /// Remove the ended tasks and events that the retention rules do not keep.
         DaemonGc = "daemon/gc" (daemon::DaemonGcParams) -> daemon::DaemonGcResult, Never;
         /// Open a session: a scope for tasks, held by a lease or by connections.
-        SessionOpen = "session/open" (session::SessionOpenParams) -> session::SessionOpenResult, Never;
+        SessionOpen = "session/open" (session::SessionOpenParams) -> session::SessionOpenResult, WithToken;
         /// Renew the lease of a session, or regain a session whose lease has lapsed.
         SessionRenew = "session/renew" (session::SessionRenewParams) -> session::SessionInfo, Safe;
         /// Close a session and apply its policy to its tasks.

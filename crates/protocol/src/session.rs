@@ -83,9 +83,14 @@ pub struct SessionOpenParams {
     /// How many of its tasks may live at a time.
     #[serde(default)]
     pub max_tasks: Option<u64>,
+    /// A key for this call: two calls of one scope with the same key open one session, and both get its token. Send it again if
+    /// you do not know whether the first call arrived. The same key with other parameters is a `conflict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
-/// The new session, and the token with which its client proves to be it (`daemon/hello`). It is told once and kept nowhere.
+/// The new session, and the token with which its client proves to be it (`daemon/hello`). The token is not stored; only a call
+/// with the same `key` gets it again.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionOpenResult {
     pub token: String,

@@ -98,6 +98,7 @@ fn open_params(policy: &PolicyArgs) -> SessionOpenParams {
             stall: policy.stall,
         },
         max_tasks: policy.max_tasks,
+        key: None,
     }
 }
 

@@ -51,6 +51,9 @@ struct SessionDoc {
     max_tasks: Option<u64>,
     /// A keyed hash of its token.
     proof: String,
+    /// The key of the call that opened it, with the scope of its caller, and a hash of the parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    opened_with: Option<OpenKey>,
     opened_ms: i64,
     state: SessionState,
     ended_ms: Option<i64>,
@@ -61,6 +64,13 @@ struct SessionDoc {
     /// The number of the last event about it.
     #[serde(default)]
     last_event: u64,
+}
+
+/// What makes two calls of `session/open` the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct OpenKey {
+    key: String,
+    fingerprint: String,
 }
 
 impl SessionDoc {
@@ -104,6 +114,7 @@ impl Session {
             defaults: belay_protocol::session::SessionDefaults::default(),
             max_tasks: None,
             proof: String::new(),
+            opened_with: None,
             opened_ms: 0,
             state: SessionState::Open,
             ended_ms: None,
@@ -154,6 +165,8 @@ pub(crate) struct Sessions {
     by_number: Table<u64, String>,
     by_name: Index<String, String>,
     by_holder: Index<ClientId, String>,
+    /// Sessions by the key of the call that opened them.
+    by_key: HashMap<String, String>,
     /// The sessions below each session or task.
     below: Index<String, String>,
     open: BTreeSet<String>,
@@ -233,6 +246,9 @@ impl Sessions {
         for above in &session.doc.lineage {
             self.below.add(above.clone(), id.clone());
         }
+        if let Some(with) = &session.doc.opened_with {
+            self.by_key.insert(with.key.clone(), id.clone());
+        }
         let holders: Vec<ClientId> = session.holders.iter().copied().collect();
         self.all.insert(id.clone(), session);
         for client in holders {
@@ -245,6 +261,9 @@ impl Sessions {
         self.unindex(id);
         let Some(session) = self.all.remove(id) else { return };
         self.by_number.remove(&session.doc.number);
+        if let Some(with) = &session.doc.opened_with {
+            self.by_key.remove(&with.key);
+        }
         for above in &session.doc.lineage {
             self.below.remove(above, id);
         }

@@ -15,7 +15,7 @@ use belay_protocol::task::StopCounts;
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use super::leases::Ending;
-use super::{CompletionsReply, STANDING, Session, SessionDoc};
+use super::{CompletionsReply, OpenKey, STANDING, Session, SessionDoc};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::keyed_hash;
@@ -59,15 +59,24 @@ impl<H: Host> Core<H> {
         self.refuse_when_leaving()?;
         check_open(&params)?;
         let scope = self.scope(caller);
+        let opened_with = self.open_key(&scope, &params);
+        if let Some(with) = &opened_with
+            && let Some(id) = self.sessions.by_key.get(&with.key).cloned()
+        {
+            return self.open_again(caller, &id, with);
+        }
         self.check_session_limits(&scope, &params)?;
         let above = self.above(&scope)?;
         let id = SessionId::from_random(self.ctx.random()?).to_string();
-        let token = make_token(&id, &self.ctx.random::<16>()?);
+        let token = match &opened_with {
+            Some(with) => self.token_of_key(&id, with),
+            None => make_token(&id, &self.ctx.random::<16>()?),
+        };
         self.refresh_settings();
         let proof = keyed_hash::keyed(&self.ctx.key, token.as_bytes());
         let starter = self.starter(caller);
         let by = starter.actor.clone();
-        let doc = self.new_session(params, above, proof, starter);
+        let doc = SessionDoc { opened_with, ..self.new_session(params, above, proof, starter) };
         let opened = Event::SessionOpened {
             session: id.clone(),
             name: doc.name.clone(),
@@ -94,6 +103,40 @@ impl<H: Host> Core<H> {
             .session_info(&id)
             .ok_or_else(|| RpcError::new(ErrorKind::Internal, "the new session is gone"))?;
         Ok(caller.answer(&SessionOpenResult { token, session }))
+    }
+
+    /// The key of a call, valid among the calls of one scope.
+    fn open_key(&self, scope: &Scope, params: &SessionOpenParams) -> Option<OpenKey> {
+        let key = params.key.as_ref()?;
+        let body = serde_json::to_vec(params).unwrap_or_default();
+        let key = scope.id().map_or_else(|| key.clone(), |id| format!("{id}/{key}"));
+        Some(OpenKey { key, fingerprint: keyed_hash::keyed(&self.ctx.key, &body) })
+    }
+
+    /// The token of a session that was opened with a key: it can be made again from the secret of this home.
+    fn token_of_key(&self, id: &str, with: &OpenKey) -> String {
+        let text = format!("session token\0{id}\0{}", with.key);
+        let secret = keyed_hash::keyed(&self.ctx.key, text.as_bytes());
+        make_token(id, &secret.as_bytes()[..32])
+    }
+
+    /// `session/open` with the key of a session that there is.
+    fn open_again(&mut self, caller: &Caller, id: &str, with: &OpenKey) -> Result<Answer, RpcError> {
+        let session = self.sessions.get(id).ok_or_else(|| gone(id))?;
+        if session.doc.opened_with.as_ref() != Some(with) {
+            let message = format!("the key was used before, with other parameters, for session {id}");
+            return Err(RpcError::new(ErrorKind::Conflict, message)
+                .field("key")
+                .hint("use a new key for a new session, or the same parameters to get the same one")
+                .ids(vec![id.to_owned()]));
+        }
+        if !session.is_open() {
+            return Err(over(id, session.reason()).field("key"));
+        }
+        self.sessions.add_holder(id, caller.client);
+        self.lease_event(id, LeaseEvent::Renewed, None);
+        let session = self.session_info(id).ok_or_else(|| gone(id))?;
+        Ok(caller.answer(&SessionOpenResult { token: self.token_of_key(id, with), session }))
     }
 
     fn check_session_limits(&self, scope: &Scope, params: &SessionOpenParams) -> Result<(), RpcError> {
@@ -125,7 +168,7 @@ impl<H: Host> Core<H> {
         starter: Starter,
     ) -> SessionDoc {
         let default = self.ctx.config.session;
-        let SessionOpenParams { name, labels, hold, lease_ms, grace_ms, on_end, defaults, max_tasks } =
+        let SessionOpenParams { name, labels, hold, lease_ms, grace_ms, on_end, defaults, max_tasks, key: _ } =
             params;
         SessionDoc {
             number: self.sessions.next_number(),
@@ -142,6 +185,7 @@ impl<H: Host> Core<H> {
             defaults,
             max_tasks: max_tasks.or(default.max_tasks),
             proof,
+            opened_with: None,
             opened_ms: self.ctx.now.wall_ms,
             state: SessionState::Open,
             ended_ms: None,
@@ -412,6 +456,7 @@ fn over(id: &str, reason: Option<&str>) -> RpcError {
 fn check_open(params: &SessionOpenParams) -> Result<(), RpcError> {
     check_text("name", params.name.as_deref(), bounds::NAME_BYTES)?;
     check_labels("labels", &params.labels)?;
+    check_text("key", params.key.as_deref(), bounds::TOKEN_BYTES)?;
     if params.name.as_deref() == Some(STANDING) || params.name.as_deref().is_some_and(SessionId::is_prefix) {
         let message = "the name looks like the id of a session";
         return Err(RpcError::invalid("name", message).hint("choose another name"));
