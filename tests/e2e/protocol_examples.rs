@@ -123,7 +123,7 @@ fn run(world: &World, number: usize, steps: Vec<Step>) {
             let request = (step.connection, heard["id"].to_string());
             match (heard["method"].as_str(), methods.get(&request)) {
                 (Some(method), _) => {
-                    validate(&at, &SCHEMA["notifications"][method]["params"], &heard["params"])
+                    validate(&at, &SCHEMA["notifications"][method]["params"], &heard["params"]);
                 }
                 (None, Some(method)) if heard.get("result").is_some() => {
                     validate(&at, &SCHEMA["methods"][method]["result"], &heard["result"]);

@@ -206,3 +206,26 @@ fn stall_check_comes_from_session_and_changes_while_task_runs() {
     let error = refused(client.call::<SessionOpen>(&SessionOpenParams { defaults: short, ..open }));
     assert_eq!(error.data.field.as_deref(), Some("defaults.stall"));
 }
+
+// proves L1, R7
+#[test]
+fn stop_of_stalled_task_leaves_session_drained() {
+    let world = world();
+    let mut client = world.client();
+    let session = client.call::<SessionOpen>(&SessionOpenParams::default()).unwrap().session.id;
+    // It takes a while to end, so that the stop is seen on its way.
+    let script = "trap 'sleep 0.3; exit' TERM; while :; do sleep 1000 & wait; done";
+    let params = TaskStartParams {
+        session: Some(session.clone()),
+        stall: Some(StallParams { after_ms: 200, policy: OnStall::Tell }),
+        ..world.start_params(&["sh", "-c", script])
+    };
+    let task = client.call::<TaskStart>(&params).unwrap().id;
+    wait_until("a drained session", LONG, || match levels(&world, &session).last() {
+        Some((EventKind::SessionDrained, _)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    client.call::<TaskStop>(&stop_of(&task)).unwrap();
+    let kinds: Vec<EventKind> = levels(&world, &session).iter().map(|level| level.0).collect();
+    assert_eq!(kinds, [EventKind::SessionBusy, EventKind::SessionDrained]);
+}

@@ -6,13 +6,17 @@ use serde::{Deserialize, Serialize};
 use crate::task::BudgetName;
 use crate::time::Timestamp;
 
-/// How hard a stop goes.
+/// Where a stop begins. Each level goes over to the next one if the tree is not empty after the grace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopLevel {
+    /// Wait for the task to end by itself.
     Drain,
+    /// SIGINT.
     Interrupt,
+    /// SIGTERM.
     Terminate,
+    /// SIGKILL, at once.
     Kill,
 }
 

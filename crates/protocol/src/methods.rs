@@ -15,10 +15,21 @@ use crate::{call, config, daemon, event, lane, output, permission, session, shel
 pub enum Repeat {
     /// Sent twice, it has the effect of once: reads, waits and idempotent calls.
     Safe,
-    /// The same, if its parameters carry a token (`task/start`) or a key (`task/write`).
+    /// The same, if its parameters carry a token (`task/start`) or a key (`task/write`, `session/open`).
     WithToken,
     /// It is unknown whether it took effect, and a second one might be another one.
     Never,
+}
+
+impl Repeat {
+    /// The word in the schema.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::WithToken => "with_token",
+            Self::Never => "never",
+        }
+    }
 }
 
 /// A call: its name, its parameters and its result.
@@ -45,6 +56,8 @@ pub struct MethodSchema {
     pub params: Schema,
     /// None: a notification.
     pub result: Option<Schema>,
+    /// None: not a call of a client.
+    pub repeat: Option<Repeat>,
 }
 
 /// The whole table with its schemas.
@@ -156,6 +169,7 @@ macro_rules! methods {
                     about: concat!($($about),*).trim_ascii(),
                     params: generator.subschema_for::<$params>(),
                     result: Some(generator.subschema_for::<$result>()),
+                    repeat: Some(Repeat::$repeat),
                 }, )*],
                 notifications: vec![$( MethodSchema {
                     type_name: stringify!($note),
@@ -163,6 +177,7 @@ macro_rules! methods {
                     about: concat!($($note_about),*).trim_ascii(),
                     params: generator.subschema_for::<$note_params>(),
                     result: None,
+                    repeat: None,
                 }, )*],
                 client_calls: vec![$( MethodSchema {
                     type_name: stringify!($ask),
@@ -170,6 +185,7 @@ macro_rules! methods {
                     about: concat!($($ask_about),*).trim_ascii(),
                     params: generator.subschema_for::<$ask_params>(),
                     result: Some(generator.subschema_for::<$ask_result>()),
+                    repeat: None,
                 }, )*],
             }
         }

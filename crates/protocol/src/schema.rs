@@ -142,6 +142,9 @@ fn by_name(methods: &[MethodSchema]) -> Value {
         if let (Value::Object(entry), Some(result)) = (&mut entry, &method.result) {
             entry.insert("result".to_owned(), result.clone().into());
         }
+        if let (Value::Object(entry), Some(repeat)) = (&mut entry, method.repeat) {
+            entry.insert("repeat".to_owned(), repeat.name().into());
+        }
         (method.name.to_owned(), entry)
     };
     methods.iter().map(entry).collect::<Map<_, _>>().into()

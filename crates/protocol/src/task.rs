@@ -100,6 +100,7 @@ pub struct TaskStartParams {
     /// To find it and its events by: at most 32. Keys have up to 64 characters of `a-z A-Z 0-9 - _ . /`, values up to 256 bytes.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
+    /// The file mode creation mask of the command. Default: that of the daemon.
     #[serde(default)]
     pub umask: Option<u32>,
     /// Resource limits of the caller, `[resource, soft, hard]` by the kernel's numbers; `18446744073709551615` is none.
@@ -111,6 +112,7 @@ pub struct TaskStartParams {
     /// For the foreground; if it is detached from the start, for the whole run.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// What to do when `timeout_ms` has passed while the task is in the foreground. Default: stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
     #[serde(default)]
@@ -118,6 +120,8 @@ pub struct TaskStartParams {
     /// Counts from the moment nobody waits.
     #[serde(default)]
     pub ttl_ms: Option<u64>,
+    /// Stop the task (outcome `timed_out`, clock `silence`) if it writes nothing for so long. To be told of a task that makes no
+    /// progress, use `stall`.
     #[serde(default)]
     pub silence_ms: Option<u64>,
     /// Look whether it gets on. None: nobody looks.
@@ -126,6 +130,7 @@ pub struct TaskStartParams {
     /// Clocks that it shall not have although a setting gives one to every task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub no_limits: Vec<NoLimit>,
+    /// How long each level of a stop may take before the next one. Default: 5,000.
     #[serde(default)]
     pub grace_ms: Option<u64>,
     /// Run it again, at most so often (1 000), when it has failed by itself: with an exit code other than 0, or of a signal that
@@ -135,6 +140,7 @@ pub struct TaskStartParams {
     /// How long after each failure. Default: 1 000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_delay_ms: Option<u64>,
+    /// How much output is kept: beyond it the middle is dropped, and marked as a gap. Default: 256 MiB.
     #[serde(default)]
     pub output_limit_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Budgets::is_empty")]

@@ -110,7 +110,8 @@ impl TaskDoc {
 
     /// Applies one life event; `state` is the state after it.
     pub(crate) fn apply(&mut self, event: &LifeEvent, state: &State, at: Timestamp) {
-        if !state.is_stalled() {
+        // A stalled task that is being stopped makes no progress either: it does not make its sessions busy.
+        if !state.is_stalled() && !matches!(state, State::Stopping(_)) {
             self.stalled = None;
         }
         match event {
