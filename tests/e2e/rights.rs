@@ -5,13 +5,13 @@ use belay_protocol::ErrorKind;
 use belay_protocol::daemon::ScopeInfo;
 use belay_protocol::event;
 use belay_protocol::methods::{
-    EventRead, OutputRead, SessionOpen, TaskGet, TaskList, TaskStart, TaskStop, TaskWrite,
+    EventRead, OutputRead, SessionOpen, TaskGet, TaskList, TaskSetStall, TaskStart, TaskStop, TaskWrite,
 };
 use belay_protocol::output::{OutputFrom, OutputReadParams};
 use belay_protocol::session::{SessionDefaults, SessionOpenParams};
 use belay_protocol::task::{
-    StopCounts, StopVerdict, TaskGetParams, TaskInfo, TaskListParams, TaskStartParams, TaskStatus,
-    TaskStopResult, TaskWriteParams,
+    OnStall, StallParams, StallSetting, StopCounts, StopVerdict, TaskGetParams, TaskInfo, TaskListParams,
+    TaskSetStallParams, TaskStartParams, TaskStatus, TaskStopResult, TaskWriteParams,
 };
 use belay_testkit::{Output, World};
 
@@ -264,4 +264,30 @@ fn second_hello_is_refused_and_changes_nothing() {
         assert_eq!(second["error"]["data"]["kind"], "wrong_state", "{second}");
     }
     assert_eq!(raw.call("task/list", &json!({}))["result"]["tasks"], json!([]), "it is still the session");
+}
+
+// proves X4
+#[test]
+fn stall_policy_of_session_cannot_be_weakened_from_inside() {
+    let world = world();
+    let stall = |policy| Some(StallParams { after_ms: 60_000, policy });
+    let defaults = |policy| SessionDefaults { stall: stall(policy), ..SessionDefaults::default() };
+    let outer =
+        open(&world, SessionOpenParams { defaults: defaults(OnStall::Stop), ..SessionOpenParams::default() });
+    // The client of a session sets its policy; a session inside it may not weaken it.
+    let mut client = world.client_as(&outer.token);
+    let inner = client.call::<SessionOpen>(&SessionOpenParams::default()).unwrap();
+    let mut within = world.client_as(&inner.token);
+    let weaker = SessionOpenParams { defaults: defaults(OnStall::Tell), ..SessionOpenParams::default() };
+    let error = refused(within.call::<SessionOpen>(&weaker));
+    assert_eq!(
+        (error.data.kind, error.data.field.as_deref()),
+        (ErrorKind::NotPermitted, Some("defaults.stall"))
+    );
+    let task = within.call::<TaskStart>(&world.start_params(&["sleep", FOREVER])).unwrap();
+    assert_eq!(task.clocks.stall.unwrap().limit_ms, 60_000);
+    let off = TaskSetStallParams { id: task.id, stall: StallSetting::Off };
+    let error = refused(within.call::<TaskSetStall>(&off));
+    assert_eq!((error.data.kind, error.data.field.as_deref()), (ErrorKind::NotPermitted, Some("stall")));
+    assert_eq!(world.client().call::<TaskSetStall>(&off).unwrap().clocks.stall, None, "a person may");
 }

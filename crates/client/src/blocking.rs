@@ -102,17 +102,16 @@ impl Client {
             if let Some(result) = self.codec.take_result::<M>(id) {
                 return Ok(result);
             }
-            match self.next_buffered()? {
+            let next = match self.next_buffered() {
+                Ok(None) => self.read(deadline).map(|()| None),
+                other => other,
+            };
+            match next.inspect_err(|_| self.codec.forget(id))? {
                 Some(Message::Response(response)) if response.id == id => {
                     return decode::<M>(&response.result?);
                 }
                 Some(other) => self.queued.push_back(other),
-                None => {
-                    if let Err(error) = self.read(deadline) {
-                        self.codec.forget(id);
-                        return Err(error);
-                    }
-                }
+                None => {}
             }
         }
     }
@@ -126,13 +125,17 @@ impl Client {
     ) -> Result<M::Result, ClientError> {
         let id = self.send::<M>(params)?;
         loop {
-            match self.next_buffered()? {
+            let next = match self.next_buffered() {
+                Ok(None) => self.read(None).map(|()| None),
+                other => other,
+            };
+            match next.inspect_err(|_| self.codec.forget(id))? {
                 Some(Message::Response(response)) if response.id == id => {
                     return decode::<M>(&response.result?);
                 }
                 Some(Message::Notification(said)) if message::request_of(&said) == Some(id) => part(said),
                 Some(other) => self.queued.push_back(other),
-                None => self.read(None)?,
+                None => {}
             }
         }
     }
@@ -150,7 +153,11 @@ impl Client {
     ) -> Result<i64, ClientError> {
         let id = self.codec.ids().take();
         self.codec.submit(Request::new::<M>(id, params, fds, self.codec.resumes())?, Instant::now());
-        self.flush()?;
+        if let Err(error) = self.flush() {
+            // A call that is reported as failed must not be sent later.
+            self.codec.forget(id);
+            return Err(error);
+        }
         Ok(id)
     }
 

@@ -297,48 +297,81 @@ fn push(pieces: &mut Vec<Piece>, piece: Piece) {
 /// Changes a slice so that no UTF-8 character is split between two pieces of a stream, or between this slice and the next.
 /// `is_last`: nothing more will come. `end`: the end of what there is now.
 pub fn keep_characters_whole(slice: &mut Slice, is_last: bool, end: u64) {
+    if !is_last && let Some(limit) = first_unfinished(&slice.pieces) {
+        let is_before = slice.gaps.iter().any(|gap| gap[1] <= limit);
+        let is_start = !is_before && slice.pieces.first().is_some_and(|piece| piece.offset == limit);
+        // If nothing would be left of the slice, waiting helps only if nothing else is there: neither output of the other
+        // stream nor more than the reader asked for.
+        let is_alone = slice.pieces.len() == 1 && slice.next >= end;
+        if !is_start || is_alone {
+            cut_at(slice, limit);
+        }
+    }
     join_characters(&mut slice.pieces);
-    if is_last {
-        return;
-    }
-    // Where a character begins that is not finished in this slice: the rest of it is in the next one.
-    let unfinished = slice.pieces.iter().enumerate().find_map(|(place, piece)| {
-        let tail = incomplete_tail(&piece.data);
-        let is_finished =
-            tail == 0 || slice.pieces[place + 1..].iter().any(|later| later.stream == piece.stream);
-        (!is_finished).then_some((place, piece.data.len() - tail))
-    });
-    let Some((place, keep)) = unfinished else { return };
-    let is_behind = slice.pieces.len() > place + 1;
-    // Nothing would be left of the slice, and waiting would not help: the other stream has gone on, or the reader asked for
-    // less than a character.
-    if place == 0 && keep == 0 && slice.gaps.is_empty() && (is_behind || slice.next < end) {
-        return;
-    }
-    let cut_at = slice.pieces[place].offset + keep as u64;
-    slice.pieces.truncate(place + 1);
-    slice.pieces[place].data.truncate(keep);
-    if keep == 0 {
-        slice.pieces.pop();
-    }
-    slice.gaps.retain(|gap| gap[1] <= cut_at);
-    slice.next = cut_at;
 }
 
-/// Moves the end of a character to the piece in which it begins, also across output of the other stream.
-fn join_characters(pieces: &mut Vec<Piece>) {
-    for place in 0..pieces.len() {
-        let tail = incomplete_tail(&pieces[place].data);
+/// The offset of the first character that is not finished in these pieces, and of those that are not without what comes behind
+/// it.
+fn first_unfinished(pieces: &[Piece]) -> Option<u64> {
+    let mut limit = None;
+    while let Some(found) = unfinished_before(pieces, limit.unwrap_or(u64::MAX)) {
+        limit = Some(found);
+    }
+    limit
+}
+
+/// The offset of a character that is not finished in what lies before the limit.
+fn unfinished_before(pieces: &[Piece], limit: u64) -> Option<u64> {
+    let within = |piece: &'_ Piece| -> usize {
+        usize::try_from(limit.saturating_sub(piece.offset)).unwrap_or(usize::MAX).min(piece.data.len())
+    };
+    for (place, piece) in pieces.iter().enumerate() {
+        let data = &piece.data[..within(piece)];
+        let tail = incomplete_tail(data);
         if tail == 0 {
             continue;
         }
-        let missing = missing_bytes(&pieces[place].data, tail);
+        let missing = missing_bytes(data, tail);
+        let later = pieces[place + 1..].iter().filter(|later| later.stream == piece.stream);
+        let mut rest = later.flat_map(|later| &later.data[..within(later)]).take(missing);
+        let mut found = 0;
+        let is_text = rest.by_ref().all(|byte| {
+            found += 1;
+            matches!(*byte, 0x80..=0xbf)
+        });
+        if is_text && found < missing {
+            return Some(piece.offset + (data.len() - tail) as u64);
+        }
+    }
+    None
+}
+
+/// Leaves of a slice what lies before the limit.
+fn cut_at(slice: &mut Slice, limit: u64) {
+    slice.pieces.retain(|piece| piece.offset < limit);
+    if let Some(last) = slice.pieces.last_mut() {
+        last.data.truncate(usize::try_from(limit - last.offset).unwrap_or(usize::MAX));
+    }
+    slice.gaps.retain(|gap| gap[1] <= limit);
+    slice.next = limit;
+}
+
+/// Moves the rest of a character to the piece in which it begins, also across output of the other stream.
+fn join_characters(pieces: &mut Vec<Piece>) {
+    for place in 0..pieces.len() {
         let (before, later) = pieces.split_at_mut(place + 1);
         let piece = &mut before[place];
-        let Some(next) = later.iter_mut().find(|next| next.stream == piece.stream) else { continue };
-        let rest = next.data.iter().take(missing).take_while(|byte| matches!(**byte, 0x80..=0xbf)).count();
-        piece.data.extend(next.data.drain(..rest));
-        next.offset += rest as u64;
+        for next in later.iter_mut().filter(|next| next.stream == piece.stream) {
+            let tail = incomplete_tail(&piece.data);
+            if tail == 0 {
+                break;
+            }
+            let missing = missing_bytes(&piece.data, tail);
+            let rest = next.data.iter().take(missing);
+            let rest = rest.take_while(|byte| matches!(**byte, 0x80..=0xbf)).count();
+            piece.data.extend(next.data.drain(..rest));
+            next.offset += rest as u64;
+        }
     }
     pieces.retain(|piece| !piece.data.is_empty());
 }

@@ -36,6 +36,7 @@ impl Codec {
             .collect();
         for id in unknown {
             let Some(call) = self.calls.remove(&id) else { continue };
+            self.subscriptions.remove(id);
             let result = Err(ClientError::OutcomeUnknown { method: call.request.method });
             self.ready.push_back(Message::Response(Response { id, result }));
         }

@@ -27,6 +27,8 @@ impl Retry {
         // A start can fail because the last daemon, or another that is being started, still has the locks.
         let may_pass = error.is_disconnect() || matches!(error, ClientError::StartFailed { .. });
         if !may_pass || self.fruitless >= MAX_FRUITLESS {
+            // The next call begins with all of its attempts.
+            self.fruitless = 0;
             return Err(error);
         }
         self.fruitless += 1;

@@ -280,6 +280,14 @@ impl Sessions {
         result
     }
 
+    /// The level of a session was recorded. No index depends on it.
+    fn set_level(&mut self, id: &str, busy: bool, event: u64) {
+        if let Some(session) = self.all.get_mut(id) {
+            session.busy = busy;
+            session.doc.last_event = event;
+        }
+    }
+
     fn add_holder(&mut self, id: &str, client: ClientId) {
         if let Some(session) = self.all.get_mut(id) {
             session.holders.insert(client);

@@ -15,7 +15,7 @@ use crate::tasks::{StoredTask, TaskRef, not_found};
 /// So many of the tasks that may be meant are named.
 const AMBIGUOUS_IDS: usize = 10;
 
-type Then<H> = Box<dyn FnOnce(&mut Core<H>, Result<TaskRef, RpcError>)>;
+pub(crate) type Then<H> = Box<dyn FnOnce(&mut Core<H>, Result<TaskRef, RpcError>)>;
 
 impl<H: Host> Core<H> {
     /// Calls the handler with the task that the caller means, now or when the journal has been asked.
@@ -52,7 +52,7 @@ impl<H: Host> Core<H> {
     }
 
     /// The task, if it can be found without asking the journal.
-    fn find_in_memory(&self, scope: &Scope, text: &str) -> Result<Option<TaskRef>, RpcError> {
+    pub(crate) fn find_in_memory(&self, scope: &Scope, text: &str) -> Result<Option<TaskRef>, RpcError> {
         if TaskId::parse(text).is_ok() {
             let Some(task) = self.task_in_memory(text)? else { return Ok(None) };
             return self.visible(scope, task).map(Some);
@@ -106,7 +106,8 @@ impl<H: Host> Core<H> {
 
     // --- asking the journal ---
 
-    fn look_up(&mut self, scope: Scope, text: String, then: Then<H>) {
+    /// Looks a task up in the journal.
+    pub(crate) fn look_up(&mut self, scope: Scope, text: String, then: Then<H>) {
         if TaskId::parse(&text).is_ok() {
             self.look_up_id(scope, text, then);
         } else if TaskId::is_prefix(&text) {

@@ -236,8 +236,9 @@ impl<H: Host> Core<H> {
     }
 
     fn page(&self, wanted: &Wanted, ended: Vec<StoredTask>, floor: Option<u64>) -> Page<'_> {
-        let live = self.tasks.newest_first(wanted.before).filter(|task| wanted.includes(&task.stored));
+        let live = self.tasks.newest_first(wanted.before);
         let live = live.take_while(|task| floor.is_none_or(|floor| task.stored.number >= floor));
+        let live = live.filter(|task| wanted.includes(&task.stored));
         let mut listed: Vec<Listed<'_>> = live.take(wanted.limit + 1).map(Listed::Live).collect();
         let ended = ended.into_iter().filter(|stored| floor.is_none_or(|floor| stored.number >= floor));
         listed.extend(ended.map(|stored| Listed::Ended(Box::new(stored))));

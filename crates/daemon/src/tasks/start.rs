@@ -216,6 +216,8 @@ impl<H: Host> Core<H> {
         start: Box<Start>,
         entering: Option<&mut Entering>,
     ) -> Result<(), RpcError> {
+        // What this start does not record is not taken back with it.
+        self.record_session_levels();
         let mark = self.ctx.journal.mark();
         let created = Event::TaskCreated {
             task: stored.id.clone(),

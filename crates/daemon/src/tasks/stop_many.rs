@@ -260,15 +260,16 @@ impl<H: Host> Core<H> {
         let mut stops = StopManyReply::new(&[], order, AfterStops::Reply);
         stops.looked_up = ids.len();
         let reply = self.defer_reply(caller.clone(), stops, None);
-        let fence = params.fence;
+        let (fence, scope) = (params.fence, self.scope(caller));
         for id in ids {
-            let named = id.clone();
-            let found = self.with_task_or_error(caller, id, move |core, caller, found| {
-                core.stop_one_of(reply, caller, &named, fence, found);
-                Ok(Answer::Sent)
-            });
-            // The closure answers for every task, also for those that are not found.
-            debug_assert!(found.is_ok());
+            let (named, caller) = (id.clone(), caller.clone());
+            let stop = move |core: &mut Self, found| core.stop_one_of(reply, &caller, &named, fence, found);
+            // The stops go on if their caller leaves, and so do these lookups.
+            match self.find_in_memory(&scope, id) {
+                Ok(Some(task)) => stop(self, Ok(task)),
+                Err(error) => stop(self, Err(error)),
+                Ok(None) => self.look_up(scope.clone(), id.clone(), Box::new(stop)),
+            }
         }
         Ok(Answer::Later)
     }
@@ -290,6 +291,9 @@ impl<H: Host> Core<H> {
             Ok(TaskRef::Ended(_)) | Err(_) => None,
         };
         if let Some(id) = &live {
+            // Whether a client that has left is the owner is not known any more.
+            let is_gone = self.requests.client(caller.client).is_none();
+            let fence = if is_gone && fence == StopFence::Auto { StopFence::No } else { fence };
             self.requests.add_task_to_stops(reply, id);
             self.fence_owner(caller, id, &order, fence);
             self.order_stop(id, order);

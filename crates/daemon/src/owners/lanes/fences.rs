@@ -74,10 +74,15 @@ impl<H: Host> Core<H> {
         let lane = self.lanes.all.get(&seat.name)?;
         let is_holder = lane.holder.as_ref().is_some_and(|holding| holding.claim.task == id);
         let fences = self.would_fence(caller, id, &seat, fence);
+        // An agent is not told of tasks that it may not see.
+        let scope = self.scope(caller);
+        let sees = |task: &str| self.tasks.get(task).is_some_and(|task| scope.covers_task(task.stored()));
         let waiting = lane.queue.iter().map(|waiting| &waiting.claim).filter(|claim| claim.task != id);
         let is_stopped = |claim: &&Claim| fences && claim.owner == seat.owner;
         let stopped = waiting.clone().filter(is_stopped).map(|claim| claim.task.clone());
+        let stopped = stopped.filter(|task| sees(task));
         let next = waiting.clone().find(|claim| is_holder && !is_stopped(claim));
+        let next = next.filter(|claim| sees(&claim.task));
         Some(LanePreview {
             is_holder,
             stopped: stopped.take(bounds::LANE_ROWS).collect(),

@@ -11,7 +11,7 @@ use belay_protocol::session::{
     SessionListParams, SessionListResult, SessionOpenParams, SessionOpenResult, SessionRenewParams,
     SessionState, SessionWaitParams, SessionWaitResult, UnfinishedStatus, UnfinishedTask,
 };
-use belay_protocol::task::StopCounts;
+use belay_protocol::task::{OnStall, StallParams, StopCounts};
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use super::leases::Ending;
@@ -87,6 +87,8 @@ impl<H: Host> Core<H> {
         let mut session = Session::new(doc);
         session.holders.insert(caller.client);
         self.sessions.insert(id.clone(), session);
+        // What this call does not record is not taken back with it.
+        self.record_session_levels();
         let mark = self.ctx.journal.mark();
         let event = self.ctx.record(opened, tags);
         self.sessions.update(&id, |session| session.doc.last_event = event);
@@ -422,6 +424,13 @@ fn session_bytes(session: &SessionInfo) -> usize {
 /// The defaults of a session opened inside another session must not exceed the outer session's.
 fn check_defaults_within(params: &SessionOpenParams, outer: &SessionDefaults) -> Result<(), RpcError> {
     let own = &params.defaults;
+    let stops = |stall: Option<StallParams>| stall.is_some_and(|stall| stall.policy == OnStall::Stop);
+    if own.stall.is_some() && stops(outer.stall) && !stops(own.stall) {
+        let message = "the outer session stops tasks that make no progress, and does not allow less";
+        return Err(RpcError::new(ErrorKind::NotPermitted, message)
+            .field("defaults.stall")
+            .hint("use the policy stop, or leave out stall"));
+    }
     for (field, requested, most) in [
         ("defaults.timeout_ms", own.timeout_ms, outer.timeout_ms),
         ("defaults.ttl_ms", own.ttl_ms, outer.ttl_ms),

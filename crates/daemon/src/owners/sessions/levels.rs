@@ -62,10 +62,7 @@ impl<H: Host> Core<H> {
             Event::SessionDrained { session, counts }
         };
         let event = self.ctx.record(event, tags);
-        self.sessions.update(id, |session| {
-            session.busy = busy;
-            session.doc.last_event = event;
-        });
+        self.sessions.set_level(id, busy, event);
         let body = serde_json::to_string(&LevelDoc { busy, event }).ok();
         self.ctx.journal.put_doc(DOC_KIND, id, body);
     }
