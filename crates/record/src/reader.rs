@@ -302,7 +302,8 @@ pub fn keep_characters_whole(slice: &mut Slice, is_last: bool, end: u64) {
         let is_start = !is_before && slice.pieces.first().is_some_and(|piece| piece.offset == limit);
         // If nothing would be left of the slice, waiting helps only if nothing else is there: neither output of the other
         // stream nor more than the reader asked for.
-        let is_alone = slice.pieces.len() == 1 && slice.next >= end;
+        let is_one_stream = slice.pieces.windows(2).all(|pair| pair[0].stream == pair[1].stream);
+        let is_alone = is_one_stream && slice.next >= end;
         if !is_start || is_alone {
             cut_at(slice, limit);
         }

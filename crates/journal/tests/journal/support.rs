@@ -87,10 +87,18 @@ impl Journal {
         }
     }
 
+    /// The tasks that match, of as many pages as it takes.
     pub(crate) fn tasks(&mut self, filter: &TaskFilter) -> Vec<TaskRow> {
-        match self.query(&Query::List(filter.clone())) {
-            Rows::List(page) => page.tasks,
-            other => panic!("{other:?}"),
+        let mut all = Vec::new();
+        let mut filter = filter.clone();
+        loop {
+            let Rows::List(page) = self.query(&Query::List(filter.clone())) else { panic!() };
+            filter.limit -= page.tasks.len();
+            all.extend(page.tasks);
+            filter.before = page.floor;
+            if filter.before.is_none() || filter.limit == 0 {
+                return all;
+            }
         }
     }
 
