@@ -5,6 +5,7 @@ mod completions;
 mod handlers;
 mod leases;
 mod levels;
+mod open_key;
 
 pub(crate) use completions::CompletionsReply;
 pub(crate) use handlers::DrainedReply;

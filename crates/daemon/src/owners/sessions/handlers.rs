@@ -15,7 +15,7 @@ use belay_protocol::task::{OnStall, StallParams, StopCounts};
 use belay_record::writer::SMALLEST_LIMIT_BYTES;
 
 use super::leases::Ending;
-use super::{CompletionsReply, OpenKey, STANDING, Session, SessionDoc};
+use super::{CompletionsReply, STANDING, Session, SessionDoc};
 use crate::config::bounds;
 use crate::host::Host;
 use crate::keyed_hash;
@@ -105,40 +105,6 @@ impl<H: Host> Core<H> {
             .session_info(&id)
             .ok_or_else(|| RpcError::new(ErrorKind::Internal, "the new session is gone"))?;
         Ok(caller.answer(&SessionOpenResult { token, session }))
-    }
-
-    /// The key of a call, valid among the calls of one scope.
-    fn open_key(&self, scope: &Scope, params: &SessionOpenParams) -> Option<OpenKey> {
-        let key = params.key.as_ref()?;
-        let body = serde_json::to_vec(params).unwrap_or_default();
-        let key = scope.id().map_or_else(|| key.clone(), |id| format!("{id}/{key}"));
-        Some(OpenKey { key, fingerprint: keyed_hash::keyed(&self.ctx.key, &body) })
-    }
-
-    /// The token of a session that was opened with a key: it can be made again from the secret of this home.
-    fn token_of_key(&self, id: &str, with: &OpenKey) -> String {
-        let text = format!("session token\0{id}\0{}", with.key);
-        let secret = keyed_hash::keyed(&self.ctx.key, text.as_bytes());
-        make_token(id, &secret.as_bytes()[..32])
-    }
-
-    /// `session/open` with the key of a session that there is.
-    fn open_again(&mut self, caller: &Caller, id: &str, with: &OpenKey) -> Result<Answer, RpcError> {
-        let session = self.sessions.get(id).ok_or_else(|| gone(id))?;
-        if session.doc.opened_with.as_ref() != Some(with) {
-            let message = format!("the key was used before, with other parameters, for session {id}");
-            return Err(RpcError::new(ErrorKind::Conflict, message)
-                .field("key")
-                .hint("use a new key for a new session, or the same parameters to get the same one")
-                .ids(vec![id.to_owned()]));
-        }
-        if !session.is_open() {
-            return Err(over(id, session.reason()).field("key"));
-        }
-        self.sessions.add_holder(id, caller.client);
-        self.lease_event(id, LeaseEvent::Renewed, None);
-        let session = self.session_info(id).ok_or_else(|| gone(id))?;
-        Ok(caller.answer(&SessionOpenResult { token: self.token_of_key(id, with), session }))
     }
 
     fn check_session_limits(&self, scope: &Scope, params: &SessionOpenParams) -> Result<(), RpcError> {
@@ -383,7 +349,7 @@ impl<H: Host> Core<H> {
         Some(SessionWaitResult { drained: info.drained, session: info, left })
     }
 
-    fn session_info(&self, id: &str) -> Option<SessionInfo> {
+    pub(super) fn session_info(&self, id: &str) -> Option<SessionInfo> {
         let session = self.sessions.get(id)?;
         let doc = &session.doc;
         let tally = self.tasks.tally(id);
@@ -455,7 +421,7 @@ pub(super) fn gone(id: &str) -> RpcError {
     RpcError::new(ErrorKind::NotFound, format!("session {id} has ended and was removed")).field("id")
 }
 
-fn over(id: &str, reason: Option<&str>) -> RpcError {
+pub(super) fn over(id: &str, reason: Option<&str>) -> RpcError {
     let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     RpcError::new(ErrorKind::WrongState, format!("session {id} has ended{why}"))
         .field("id")
