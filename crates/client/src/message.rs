@@ -95,7 +95,7 @@ pub(crate) enum Parsed {
 }
 
 /// The id and the result in the line of a good reply, if it is written as a daemon writes it: so a long result is found without
-/// being parsed. Whether it is JSON is found by whoever reads it.
+/// being parsed. The caller that decodes it finds out whether it is JSON.
 pub(crate) fn split_result(line: &[u8]) -> Option<(i64, &[u8])> {
     let rest = line.strip_prefix(br#"{"jsonrpc":"2.0","id":"#)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();

@@ -8,7 +8,7 @@ use belay_protocol::rpc::RequestId;
 use super::{Codec, OwnCall};
 
 impl Codec {
-    /// The caller no longer waits, and the daemon is told to give the call up.
+    /// The caller no longer waits, and the client cancels the call at the daemon.
     pub(crate) fn cancel(&mut self, id: i64) {
         let Some(call) = self.calls.remove(&id) else { return };
         self.unsubscribe(id);

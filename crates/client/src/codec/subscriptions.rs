@@ -29,7 +29,7 @@ pub(super) struct Subscriptions {
     by_id: BTreeMap<i64, Subscription>,
     /// Which subscription a request of this connection feeds.
     routes: BTreeMap<i64, i64>,
-    /// Numbers that the daemon was told to end on this connection.
+    /// Subscription numbers that this client has ended on this connection.
     ended: BTreeSet<u64>,
 }
 
